@@ -10,6 +10,7 @@ from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     MAX_DENSE_LOGITS,
+    NON_MASK_FEATURES,
     AttentionVariant,
     CallShape,
     choose_backend,
@@ -49,9 +50,10 @@ generates the page from `transformer/attention/backends.py`, which makes the sam
 A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
 this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
 the list below the table has them. `+` joins facts that are used together. `bias` means an array added to the logits.
-`dropout` means dropout of the weights, and matters in training only. If a backend supports each of several masks, it
-supports them together. There is one exception: cudnn supports `window` only together with `causal`. Combinations in no
-row of any table have no meaning and raise an error.
+`dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
+`logit_modification`, and `logit_modification` means any other function there. If a backend supports each of several
+masks, it supports them together. There is one exception: cudnn supports `window` only together with `causal`.
+Combinations in no row of any table have no meaning and raise an error.
 
 On cudnn, `segments` need as many keys as queries and a GPU of compute capability 9.0 (Hopper) or later, and can't be
 computed under `jax.vmap`. In vmapped training, `auto` chooses another backend for them. The kernel is compiled for one
@@ -180,13 +182,14 @@ def _markdown_table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> s
 
 
 def table_masks() -> tuple[frozenset[str], ...]:
-    """Return the masks of the table: each field alone (with the one that it needs), the usual pairs, and dropout."""
+    """Return the masks of the table: each field alone (with the one that it needs), the usual pairs, and the others."""
     single = [
         frozenset({fact} | ({REQUIRED_FIELD[fact]} if fact in REQUIRED_FIELD else set()))
         for fact in (*MASK_FIELDS, "bias")
     ]
     pairs = itertools.product(("causal",), ("key_lengths", "window", "segments", "query_offset"))
-    return (frozenset(), *single, *(frozenset(pair) for pair in pairs), frozenset({"dropout"}))
+    others = (feature for feature in NON_MASK_FEATURES if feature != "bias")
+    return (frozenset(), *single, *(frozenset(pair) for pair in pairs), *(frozenset({one}) for one in others))
 
 
 def all_variants() -> Iterable[AttentionVariant]:

@@ -22,8 +22,12 @@ DECODING = (
     Flag("temperature", "sample from softmax(logits / temperature)", value_type=float),
     Flag("top_k", "sample among the k most probable tokens", value_type=int),
     Flag("top_p", "sample among the most probable tokens with this total probability", value_type=float),
+    Flag("min_p", "sample among the tokens of at least this part of the greatest probability", value_type=float),
+    Flag("typical_p", "sample among the tokens nearest to the expected information", value_type=float),
     Flag("num_samples", "the number of samples for each text", value_type=int),
     Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", value_type=float),
+    Flag("no_repeat_ngram_size", "no sequence of so many tokens occurs twice", value_type=int),
+    Flag("min_new_tokens", "the least number of new tokens", value_type=int),
     Flag("seed", "the random seed of the samples", value_type=int, range=SEEDS),
 )
 

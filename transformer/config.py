@@ -231,6 +231,8 @@ PositiveFloat = Annotated[float, GreaterThan(0.0)]
 """A quantity above 0."""
 Fraction = Annotated[float, Range(0.0, 1.0)]
 """A fraction or probability, from 0 to 1."""
+PositiveFraction = Annotated[float, GreaterThan(0.0), Range(0.0, 1.0)]
+"""A part of a whole, above 0 and at most 1."""
 Rate = Annotated[float, HalfOpenRange(0.0, 1.0)]
 """A fraction that is dropped, smoothed or replaced, from 0 to below 1."""
 SplitName = Annotated[str, MatchesPattern("(?s).+", "the name of a split")]

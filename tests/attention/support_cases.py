@@ -13,6 +13,7 @@ from transformer.attention.api import AttentionAux, attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import BACKENDS, AttentionVariant, unsupported_reason
 from transformer.attention.capture import Capture
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
@@ -23,6 +24,15 @@ LONGEST = 5
 # A multiple of the 1 / 65,536 to which a rate is realized.
 DROPOUT = 0.375
 STATISTICS = (ENTROPY, LARGEST_WEIGHT, FIRST_TOKEN, DISTANCE)
+
+
+def tilted(logits: Any, head: Any, query: Any, key: Any, /) -> Any:
+    """A function of logits and places that no two heads, queries or keys have alike."""
+    return logits / (1 + 0.25 * head) + 0.03 * logits * logits - 0.05 * (query - 2 * key)
+
+
+# Of each kind of modification the one that is tried. Many logits are larger than the bound, none so much that two tie.
+MODIFICATIONS: dict[str, Any] = {"softcap": Softcap(2.0), "logit_modification": tilted}
 
 
 class Cell(NamedTuple):
@@ -172,6 +182,8 @@ def kind_of(combination: AttentionVariant) -> attention_equations.Kind:
         bidirectional="causal" not in combination.features,
         max_distance=LONGEST,
         dropout=spec.dropout,
+        softcap=MODIFICATIONS["softcap"].cap if "softcap" in combination.features else None,
+        modification=tilted if "logit_modification" in combination.features else None,
     )
 
 
@@ -187,6 +199,7 @@ def spec_of(cell: Cell) -> AttentionSpec:
         cell.backend,
         scale=None if plain or combination.score is not Score.SCALED_DOT else 0.7,
         temperature=1.0 if plain else 0.8,
+        logit_modification=next((MODIFICATIONS[name] for name in MODIFICATIONS.keys() & combination.features), None),
         dropout=DROPOUT if "dropout" in combination.features else 0.0,
     )
 

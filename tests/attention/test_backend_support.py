@@ -31,6 +31,7 @@ from transformer.attention.backends import (
     unsupported_reason,
 )
 from transformer.attention.capture import capture_weights
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
@@ -193,6 +194,17 @@ def cover(chosen: Sequence[Cell], together: int) -> list[Cell]:
     return taken
 
 
+@dataclasses.dataclass
+class Unhashable:
+    """A function with a list, which is no key of a cache of programs."""
+
+    numbers: list[int]
+
+    def __call__(self, logits: Any, *_: Any) -> Any:
+        return logits
+
+
+LISTED = Unhashable([1])
 SUPPORTED = [(backend, score) for backend, takes in BACKENDS.items() for score in Score if score in takes.scores]
 
 
@@ -244,9 +256,53 @@ def faults_without_a_plant(cell: Cell) -> list[str]:
 
 
 def test_splash_cells_are_the_oracles() -> None:
-    # The kernel, run without its TPU, is slow: a cell of each score, position and kind of mask.
-    interpreted = [cell for cell in support.supported() if cell.backend is Backend.SPLASH][::60]
-    assert faults_of_all(interpreted) == []
+    # The kernel, run without its TPU, is slow: a cell of each score, position and kind of mask, and a capped one.
+    every = [cell for cell in support.supported() if cell.backend is Backend.SPLASH]
+    capped = [cell for cell in every if "softcap" in cell.combination.features]
+    assert faults_of_all([*every[::60], capped[-1]]) == []
+
+
+MODIFIED = [
+    Cell(backend, AttentionVariant(position=AttentionPosition.ALIBI, features=frozenset({feature})))
+    for backend in (Backend.EINSUM, Backend.BLOCKWISE)
+    for feature in support.MODIFICATIONS
+]
+
+
+@pytest.mark.parametrize("cell", MODIFIED, ids=str)
+def test_modified_logits_are_the_oracles(cell: Cell) -> None:
+    assert faults_of(cell, level=0) == []
+
+
+def test_a_planted_fault_in_a_modification_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Softcap, "__call__", lambda self, logits, *_: jnp.clip(logits, -self.cap, self.cap))
+    monkeypatch.setitem(
+        support.MODIFICATIONS, "logit_modification", lambda x, head, q, k: support.tilted(x, head, k, q)
+    )
+    for cell in MODIFIED:
+        assert any("output" in found for found in faults_of(cell, level=0)), cell
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [("softcap", "logit_modification is 'softcap'; give a function"), (LISTED, "cannot be hashed; give a function")],
+)
+def test_what_is_no_function_of_logits_is_refused(wrong: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says) as caught:
+        AttentionSpec(logit_modification=wrong)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", [Backend.XLA, Backend.CUDNN, Backend.SPLASH])
+def test_a_backend_refuses_functions_that_it_does_not_compute(backend: Backend) -> None:
+    at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16")
+    takes_caps = backend is Backend.SPLASH
+    for modification in (support.tilted, *(() if takes_caps else (Softcap(2.0),))):
+        spec = AttentionSpec(backend=backend, logit_modification=modification)
+        variant = AttentionVariant.from_call(spec, Mask(), bias=False)
+        named = "softcap" if isinstance(modification, Softcap) else "logit_modification"
+        with pytest.raises(ValueError, match=f"backend={backend.value} does not take {named}"):
+            choose_backend(spec, variant, at)
 
 
 def test_cudnn_is_refused_off_its_gpu_and_beyond_its_limits() -> None:

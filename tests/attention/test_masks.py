@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer.attention import kernels
+from transformer.attention import blockwise, kernels
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.kernels import rows_with_visible_keys
 from transformer.attention.masks import (
@@ -27,9 +27,15 @@ from transformer.attention.masks import (
     visible_keys,
 )
 from transformer.attention.normalizers import Reweighting
+from transformer.attention.positions import Alibi, AttentionPosition
 
 B, H, Q, K, D = 2, 3, 5, 6, 4
 NEEDS = {"prefix": "causal", "center": "window"}
+
+
+def leaves_out_fifths(query: jax.Array, key: jax.Array) -> jax.Array:
+    """A rule of positions as a caller writes it."""
+    return (3 * query + 2 * key) % 5 < 3
 
 
 def facts_of(names: Any, seed: int) -> dict[str, Any]:
@@ -48,6 +54,7 @@ def facts_of(names: Any, seed: int) -> dict[str, Any]:
         "center": random.integers(-4, 4 * K, (B, H, Q)) / 4,
         "allowed": random.random([random.choice([1, size]) for size in (B, H, Q, K)]) < 0.7,
     }
+    drawn["function"] = leaves_out_fifths
     wanted = {*names, *(NEEDS[name] for name in names if name in NEEDS)}
     return {name: fact for name, fact in drawn.items() if name in wanted}
 
@@ -56,7 +63,7 @@ def mask_of(facts: dict[str, Any]) -> Mask:
     def as_array(fact: np.ndarray) -> jax.Array:
         return jax.device_put(fact.astype({"i": np.int32, "f": np.float32, "b": bool}[fact.dtype.kind]))
 
-    static = {name: fact for name, fact in facts.items() if name in ("causal", "window")}
+    static = {name: fact for name, fact in facts.items() if name in ("causal", "window", "function")}
     return Mask(**static, **{name: jax.tree.map(as_array, fact) for name, fact in facts.items() if name not in static})
 
 
@@ -77,6 +84,8 @@ def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
     if "segments" in facts and facts["segments"][0][b, q] != facts["segments"][1][b, k]:
         return False
     if "order" in facts and facts["order"][1][b, k] >= facts["order"][0][b, q]:
+        return False
+    if "function" in facts and (3 * position + 2 * k) % 5 >= 3:
         return False
     return "allowed" not in facts or bool(np.broadcast_to(facts["allowed"], (B, H, Q, K))[b, h, q, k])
 
@@ -268,3 +277,65 @@ def test_a_center_that_is_predicted_in_bfloat16_is_no_whole_number_beyond_256() 
     hidden = np.tanh(np.float64(places)).astype(jnp.bfloat16).astype(np.float64)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found[0, 0], 1000 / (1 + np.exp(-hidden)), rtol=0, atol=1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """Keys of the query's own text of `size` tokens, up to its own."""
+
+    size: int
+
+    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+        return (query // self.size == key // self.size) & (key <= query)
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE])
+def test_a_function_hides_what_it_says_in_every_program(backend: Backend) -> None:
+    """Output and gradients are those of the same mask said by segments, whose programs share no rule with it."""
+    q, k, v = inputs()
+    k, v = k[:, :Q], v[:, :Q]
+    numbers = jnp.broadcast_to(jnp.arange(Q, dtype=jnp.int32)[None] // 3, (B, Q))
+    spec = AttentionSpec(backend=backend)
+
+    def loss(q: Any, k: Any, v: Any, mask: Mask) -> jax.Array:
+        return jnp.sum(attend(q, k, v, spec=spec, mask=mask)[0] ** 2)
+
+    by_function, by_segments = (
+        jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v, mask)
+        for mask in (Mask(function=Document(3)), Mask(causal=True, segments=(numbers, numbers)))
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), by_function, by_segments)
+
+
+def test_blocks_that_a_function_hides_whole_are_not_computed() -> None:
+    """Their products would be NaN: keys of another text are infinite here, and no weight of 0 could undo that."""
+    length = 3 * blockwise.BLOCK
+    q, k, v = (jnp.ones((1, length, 1, 8)) for _ in range(3))
+    k = k.at[:, blockwise.BLOCK :].set(jnp.inf)
+    output, _ = attend(
+        q, k, v, spec=AttentionSpec(backend=Backend.BLOCKWISE), mask=Mask(function=Document(blockwise.BLOCK))
+    )
+    assert jnp.isfinite(output[:, : blockwise.BLOCK]).all()
+
+
+def test_a_window_of_nothing_but_the_query_itself_gives_its_value() -> None:
+    q, k, v = inputs()
+    for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):
+        output, _ = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=Mask(window=(0, 0)))
+        seen = min(Q, K)
+        np.testing.assert_allclose(output[:, :seen], v[:, :seen], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE])
+def test_alibi_takes_slopes_of_ones_own(backend: Backend) -> None:
+    q, k, v = inputs()
+    slopes = jnp.array([0.3, 1.7, 0.01, 2.0][:H])
+    spec = AttentionSpec(position=AttentionPosition.ALIBI, backend=backend)
+    output, _ = attend(q, k, v, spec=spec, params=AttentionParameters(position=Alibi(slopes)))
+    distance = np.abs(np.arange(Q)[:, None] - np.arange(K))
+    logits = np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64)) / np.sqrt(D)
+    weights = np.exp(logits - np.asarray(slopes)[:, None, None] * distance)
+    weights /= weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(output, np.einsum("bhqk,bkhd->bqhd", weights, v), rtol=2e-5, atol=2e-6)
+    with pytest.raises(ValueError, match=r"slopes_H has shape \(1,\)"):
+        attend(q, k, v, spec=spec, params=AttentionParameters(position=Alibi(slopes[:1])))

@@ -82,6 +82,10 @@ CASES = {
         SMALL._replace(groups=1),
         choices=(("position", AttentionPosition.T5),),
     ),
+    "a soft cap in a ring, heads divided": Case((1, 1, 2, 2), EVERYTHING, BLOCKWISE, ("softcap",)),
+    "a function of heads and places, all divided": Case(
+        (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("logit_modification",), how=GATHER
+    ),
     "all gathered, dense": Case(
         (2, 1, 2, 2),
         EVERYTHING,
@@ -112,13 +116,14 @@ OTHERS = (
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
         for facts in table_masks()
         if unsupported_reason(backend, AttentionVariant(features=facts)) is None
+        and not (how is RING and "logit_modification" in facts)
     }
     | {
         f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
             mesh, EVERYTHING, Backend.SPLASH, facts, Sizes(2, 256, 256, 2, 1), how
         )
         for mesh, how in (((2, 1, 2, 1), RING), ((1, 1, 2, 2), GATHER))
-        for facts in ((), ("causal",), ("causal", "window"), ("query_lengths",), ("causal", "segments"))
+        for facts in ((), ("causal",), ("causal", "window"), ("query_lengths",), ("causal", "segments"), ("softcap",))
     }
 )
 # What is captured there lies on each device's own queries, of which the kernel says nothing.
@@ -303,6 +308,7 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
         (AttentionSpec(position=AttentionPosition.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
+        (AttentionSpec(logit_modification=support.tilted), {}, "does not take logit_modification, but for a Softcap"),
     ],
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:

@@ -94,6 +94,17 @@ def test_wordpiece_can_keep_case(bert: FastTokenizer, tmp_path: Path) -> None:
     assert load_huggingface_tokenizer(tmp_path).encode(["The the"]) == [[1, 8]]
 
 
+@pytest.mark.parametrize(
+    ("tokenizer_class", "model_type"),
+    [("DistilBertTokenizerFast", "distilbert"), ("ElectraTokenizer", "electra"), (None, "electra")],
+)
+def test_models_with_the_tokenizer_of_bert_are_read_from_its_files(
+    bert: FastTokenizer, tmp_path: Path, tokenizer_class: str | None, model_type: str
+) -> None:
+    folder_with(tmp_path, tokenizer_config={"tokenizer_class": tokenizer_class}, config={"model_type": model_type})
+    assert load_huggingface_tokenizer(tmp_path).encode(["UNAFFABLE the!"]) == bert.encode(["UNAFFABLE the!"])
+
+
 def test_a_files_truncation_and_padding_are_not_kept(bert: FastTokenizer, tmp_path: Path) -> None:
     bert.backend.enable_truncation(3)
     bert.backend.enable_padding(length=9)

@@ -51,6 +51,40 @@ T5 = {
     "pad_token_id": 0,
     "decoder_start_token_id": 0,
 }
+NO_KV_HEADS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+# Scaled rotary positions, whose pre-training was shorter than the batch.
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 6}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "short_factor": [1.0, 1.1, 1.5, 2.0],
+    "long_factor": [1.2, 2.0, 3.5, 4.0],
+}
+FALCON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": POSITIONS,
+}
+MPT = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layers": 2, "n_heads": HEADS, "max_seq_len": POSITIONS}
+OPT = FALCON | {"ffn_dim": FEED_FORWARD}
+DISTILBERT = {
+    "vocab_size": VOCABULARY,
+    "dim": WIDTH,
+    "n_layers": 2,
+    "n_heads": HEADS,
+    "hidden_dim": FEED_FORWARD,
+    "max_position_embeddings": POSITIONS,
+}
 XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
@@ -101,19 +135,177 @@ CASES = {
         dtype="float32",
         seed=2,
     ),
+    "llama3": Case("LlamaForCausalLM", LLAMA | {"rope_parameters": LLAMA3, "attention_bias": True}, seed=2),
+    "llama_linear": Case(
+        "LlamaForCausalLM",
+        LLAMA | {"mlp_bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}},
+        seed=2,
+    ),
+    "qwen2": Case("Qwen2ForCausalLM", LLAMA | {"rope_parameters": YARN}, seed=1),
+    "qwen2_window": Case(
+        "Qwen2ForCausalLM",
+        LLAMA | {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+        dtype="float32",
+        seed=1,
+    ),
+    "qwen3": Case("Qwen3ForCausalLM", LLAMA | {"head_dim": 12}, seed=2),
+    "ministral": Case(
+        "MinistralForCausalLM",
+        LLAMA | {"head_dim": 8, "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+        dtype="float32",
+        seed=2,
+    ),
+    "smollm3": Case("SmolLM3ForCausalLM", LLAMA | {"num_hidden_layers": 4}, seed=2),
+    "granite": Case(
+        "GraniteForCausalLM",
+        LLAMA
+        | {
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+        },
+        seed=2,
+    ),
+    "olmo2": Case("Olmo2ForCausalLM", LLAMA, seed=2),
+    "olmo3": Case(
+        "Olmo3ForCausalLM",
+        LLAMA
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 3,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": YARN,
+            },
+        },
+        dtype="float32",
+        seed=2,
+    ),
+    "gemma": Case("GemmaForCausalLM", LLAMA | {"head_dim": 12}, seed=6),
     "gemma2": Case(
         "Gemma2ForCausalLM",
         LLAMA
         | {
             "num_hidden_layers": 4,
             "head_dim": 8,
-            "query_pre_attn_scalar": 8,
+            "query_pre_attn_scalar": 20,
             "sliding_window": 3,
-            "attn_logit_softcapping": None,
-            "final_logit_softcapping": None,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 8.0,
         },
         dtype="float32",
         seed=6,
+    ),
+    "gemma3": Case(
+        "Gemma3ForCausalLM",
+        LLAMA
+        | {
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+            },
+        },
+        dtype="float32",
+        seed=12,
+    ),
+    "gptj_part": Case("GPTJForCausalLM", GPT2 | {"n_layer": 2, "rotary_dim": 4}),
+    "gpt_neox": Case("GPTNeoXForCausalLM", NO_KV_HEADS, seed=3),
+    "gpt_neox_pre": Case(
+        "GPTNeoXForCausalLM",
+        NO_KV_HEADS | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"},
+        seed=3,
+    ),
+    "stablelm": Case("StableLmForCausalLM", LLAMA, seed=2),
+    "stablelm_parallel": Case(
+        "StableLmForCausalLM", LLAMA | {"use_qkv_bias": True, "use_parallel_residual": True}, seed=3
+    ),
+    "phi": Case("PhiForCausalLM", LLAMA, seed=3),
+    "phi3": Case("Phi3ForCausalLM", LLAMA, seed=3),
+    "phi3_long": Case(
+        "Phi3ForCausalLM",
+        LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 4},
+        seed=3,
+        # There, a text that grows beyond the short context is computed anew with the long one's factors.
+        generates=False,
+    ),
+    "cohere": Case("CohereForCausalLM", LLAMA | {"logit_scale": 0.5}, seed=3),
+    "cohere_bias": Case(
+        "CohereForCausalLM",
+        LLAMA
+        | {
+            "head_dim": 12,
+            "attention_bias": True,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0},
+        },
+        seed=4,
+    ),
+    "cohere2": Case(
+        "Cohere2ForCausalLM",
+        LLAMA | {"num_hidden_layers": 4, "sliding_window": 3, "logit_scale": 0.5},
+        dtype="float32",
+        seed=2,
+    ),
+    "cohere2_bias": Case(
+        "Cohere2ForCausalLM",
+        LLAMA
+        | {
+            "attention_bias": True,
+            "sliding_window": 3,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+        dtype="float32",
+        seed=2,
+    ),
+    "starcoder2": Case("Starcoder2ForCausalLM", LLAMA, seed=4),
+    "starcoder2_window": Case(
+        "Starcoder2ForCausalLM",
+        LLAMA | {"use_bias": False, "sliding_window": 3, "tie_word_embeddings": False, "hidden_act": "gelu"},
+        dtype="float32",
+        seed=4,
+    ),
+    "gpt_bigcode": Case("GPTBigCodeForCausalLM", GPT2 | {"n_layer": 2}, seed=3),
+    "gpt_bigcode_heads": Case(
+        "GPTBigCodeForCausalLM",
+        GPT2 | {"n_layer": 2, "multi_query": False, "scale_attn_weights": False, "activation_function": "gelu"},
+        seed=2,
+    ),
+    "falcon": Case("FalconForCausalLM", FALCON, seed=5),
+    "falcon_groups": Case(
+        "FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}, seed=2
+    ),
+    "falcon_one_norm": Case(
+        "FalconForCausalLM",
+        FALCON
+        | {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+            "ffn_hidden_size": FEED_FORWARD,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0},
+        },
+        seed=5,
+    ),
+    "falcon_heads": Case("FalconForCausalLM", FALCON | {"multi_query": False, "tie_word_embeddings": False}, seed=2),
+    "mpt": Case("MptForCausalLM", MPT, seed=9),
+    "mpt_six_heads": Case(
+        "MptForCausalLM",
+        MPT | {"d_model": 36, "n_heads": 6, "attn_config": {"softmax_scale": 0.2}},
+        seed=4,
+    ),
+    "opt": Case("OPTForCausalLM", OPT, seed=3),
+    "opt_post": Case(
+        "OPTForCausalLM",
+        OPT | {"do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"},
+        seed=8,
     ),
     "bloom": Case(
         "BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}, seed=15
@@ -132,6 +324,29 @@ CASES = {
         BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         "encoder",
     ),
+    "xlm_roberta": Case(
+        "XLMRobertaForMaskedLM",
+        BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "encoder",
+        seed=1,
+    ),
+    "camembert": Case(
+        "CamembertForMaskedLM",
+        BERT | {"max_position_embeddings": POSITIONS + 6, "type_vocab_size": 1, "pad_token_id": 5},
+        "encoder",
+        seed=1,
+    ),
+    "distilbert": Case("DistilBertForMaskedLM", DISTILBERT, "encoder", seed=1),
+    "distilbert_relu": Case(
+        "DistilBertForMaskedLM", DISTILBERT | {"activation": "relu", "sinusoidal_pos_embds": True}, "encoder", seed=1
+    ),
+    "electra": Case("ElectraForMaskedLM", BERT | {"embedding_size": WIDTH}, "encoder", seed=1),
+    "electra_one_type": Case(
+        "ElectraForMaskedLM",
+        BERT | {"embedding_size": WIDTH, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "encoder",
+        seed=1,
+    ),
     "marian": Case("MarianMTModel", MARIAN | {"activation_function": "swish"}, "encoder_decoder", seed=12),
     "marian_relu": Case("MarianMTModel", MARIAN | {"activation_function": "relu"}, "encoder_decoder", seed=14),
     "t5": Case(
@@ -146,6 +361,20 @@ CASES = {
         "encoder_decoder",
         published={"tie_word_embeddings": False, "scale_decoder_outputs": None},
         untied={"lm_head.weight": (VOCABULARY, WIDTH)},
+        seed=36,
+    ),
+    "mt5": Case(
+        "MT5ForConditionalGeneration",
+        T5 | {"d_kv": 6},
+        "encoder_decoder",
+        published={"tie_word_embeddings": False},
+        untied={"lm_head.weight": (VOCABULARY, WIDTH)},
+        seed=3,
+    ),
+    "mt5_tied": Case(
+        "MT5ForConditionalGeneration",
+        T5 | {"d_kv": 8, "feed_forward_proj": "relu", "relative_attention_num_buckets": 8},
+        "encoder_decoder",
         seed=36,
     ),
 }

@@ -1,6 +1,6 @@
 """Write every exchanged family as a folder that check_exports.py loads, with the logits that this code gives.
 
-    python tests/golden/export_families.py FOLDER
+    python tests/golden/export_families.py FOLDER [case ...]
 
 It runs where Headwise is installed; every model goes through an import and an export on the way.
 """
@@ -29,7 +29,8 @@ def export(name: str, folder: Path) -> None:
     section = read_model_folder(folder / "in" / name).model
     keys = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {key: recorded.config[key] for key in keys if key in recorded.config}
-    write_model_folder(folder / "out" / name, model_config(section), params, tokens)
+    model_type = recorded.config["model_type"]
+    write_model_folder(folder / "out" / name, model_config(section), params, tokens, model_type=model_type)
     arrays, decodes = recorded.arrays, recorded.about["kind"] == "encoder_decoder"
     names = {"ids": "source", "target": "target"} if decodes else NAMES
     inputs = {ours: jnp.asarray(arrays[theirs]) for theirs, ours in names.items() if theirs in arrays}
@@ -49,6 +50,6 @@ def real(lengths: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    for case in EXCHANGED:
+    for case in sys.argv[2:] or EXCHANGED:
         export(case, Path(sys.argv[1]))
         print(case, flush=True)

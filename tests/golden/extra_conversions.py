@@ -1,4 +1,4 @@
-"""Tables for the recorded arrangements that are not exchanged as files: Gemma 2, XLNet run causally, and torch.nn."""
+"""Tables for the recorded arrangements that are not exchanged as files: XLNet run causally, and torch.nn."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,6 @@ import numpy as np
 from transformer.huggingface.conversion_spec import (
     ConversionSpec,
     TensorEntry,
-    attention_entries,
     embedding_entries,
     linear_entries,
     norm_entries,
@@ -16,20 +15,6 @@ from transformer.huggingface.conversion_spec import (
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR
 
 Weights = Mapping[str, np.ndarray]
-
-_GEMMA = "model.layers.{layer}"
-GEMMA2 = (
-    *embedding_entries("model.embed_tokens", "embedding"),
-    *norm_entries(f"{_GEMMA}.input_layernorm", "layers/attention_residual/norm"),
-    *norm_entries(f"{_GEMMA}.post_attention_layernorm", "layers/attention_residual/output_norm"),
-    *attention_entries(f"{_GEMMA}.self_attn", "layers/attention", ("q_proj", "k_proj", "v_proj", "o_proj")),
-    *norm_entries(f"{_GEMMA}.pre_feedforward_layernorm", "layers/feed_forward_residual/norm"),
-    *norm_entries(f"{_GEMMA}.post_feedforward_layernorm", "layers/feed_forward_residual/output_norm"),
-    *linear_entries(f"{_GEMMA}.mlp.gate_proj", "layers/feed_forward/gate"),
-    *linear_entries(f"{_GEMMA}.mlp.up_proj", "layers/feed_forward/expand"),
-    *linear_entries(f"{_GEMMA}.mlp.down_proj", "layers/feed_forward/contract"),
-    *norm_entries("model.norm", "norm"),
-)
 
 _XLNET = "transformer.layer.{layer}"
 XLNET = (
@@ -82,29 +67,6 @@ TORCH = (
 )
 
 
-def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "family": "decoder",
-        "layers": config["num_hidden_layers"],
-        "width": config["hidden_size"],
-        "heads": config["num_attention_heads"],
-        "kv_heads": config["num_key_value_heads"],
-        "head_dim": config["head_dim"],
-        "feed_forward": config["intermediate_size"],
-        "activation": "geglu_tanh",
-        "norm": "rms",
-        "norm_epsilon": config["rms_norm_eps"],
-        "norm_placement": "sandwich",
-        "biases": "none",
-        "positions": "rotary_halves",
-        # There a query counts among the positions that it sees.
-        "attention_windows": tuple(
-            config["sliding_window"] - 1 if kind == "sliding_attention" else 0 for kind in config["layer_types"][:2]
-        ),
-        "embedding_scale": "sqrt_width",
-    }
-
-
 def _xlnet(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "family": "decoder",
@@ -132,11 +94,6 @@ def _torch_section(config: Mapping[str, Any], decoder: bool) -> dict[str, Any]:
 SIDES = ("encoder", "decoder")
 
 
-def _plus_one(weights: Weights) -> Weights:
-    """Gemma's norms multiply with one more than their weights."""
-    return {name: value + 1 if value.ndim == 1 else value for name, value in weights.items()}
-
-
 def _flat(weights: Weights) -> Weights:
     """XLNet keeps heads on axes of their own; what it has for kinds of tokens and for masks is not read here."""
     unread = ("seg_embed", "r_s_bias", "mask_emb")
@@ -156,7 +113,6 @@ Arrangement = tuple[
 ]
 
 ARRANGEMENTS: dict[str, Arrangement] = {
-    "gemma2": (GEMMA2, _gemma2, _plus_one),
     "xlnet": (XLNET, _xlnet, _flat),
     **dict.fromkeys(("torch_pre", "torch_post"), (TORCH, lambda config: _torch_section(config, True), _as_they_are)),
     **dict.fromkeys(

@@ -2,11 +2,12 @@
 
 Recorded with Python 3.11, torch 2.13.0 (CPU), transformers 5.24.0 and numpy 2.4.6, from the root of the checkout:
 
-    golden/bin/python tests/golden/make_config_sweep.py [model_type ...]
+    golden/bin/python tests/golden/make_config_sweep.py [case ...]
 
-It writes tests/golden/config_sweep.json: for each `model_type` the keys of its class with kind and default, the other
-names of its keys, a small config.json, and for every variation of one key what the same weights give by it: "same"
-logits, "other" logits, or no model at all ("none"). Weights are those of weights.random_weights, by name and shape.
+It writes tests/golden/config_sweep.json: for each case the keys of its class with kind and default, the other names of
+its keys, a small config.json, and for every variation of one key what the same weights give by it: "same" logits,
+"other" logits, or no model at all ("none"). Weights are those of weights.random_weights, by name and shape. A case is
+named by its `model_type`, and a further one of the same type adds to it what its config.json has besides.
 """
 
 import copy
@@ -23,7 +24,23 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import BERT, FEED_FORWARD, GPT2, HEADS, LLAMA, MARIAN, POSITIONS, T5, VOCABULARY, WIDTH, XLNET
+from cases import (
+    BERT,
+    FEED_FORWARD,
+    GPT2,
+    HEADS,
+    LLAMA,
+    LLAMA3,
+    LONGROPE,
+    MARIAN,
+    NO_KV_HEADS,
+    POSITIONS,
+    T5,
+    VOCABULARY,
+    WIDTH,
+    XLNET,
+    YARN,
+)
 from weights import random_weights
 
 FILE = Path(__file__).with_name("config_sweep.json")
@@ -36,6 +53,19 @@ IMAGES = {
     "patch_size": 4,
 }
 GPT = GPT2 | {"n_layer": 2}
+GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5}
+NESTED = {
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0},
+    }
+}
+# Texts longer than max_position_embeddings, on which some scalings depend; a model with a table has no such.
+LONG_TEXTS = (
+    *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
+    *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3"),
+)
+LONG_LENGTH = POSITIONS + 6
 CASES = {
     "gpt2": ("GPT2LMHeadModel", GPT),
     "openai-gpt": ("OpenAIGPTLMHeadModel", {key: value for key, value in GPT.items() if key != "n_inner"}),
@@ -43,6 +73,48 @@ CASES = {
     "bloom": ("BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}),
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 5}),
+    "llama yarn": ("LlamaForCausalLM", LLAMA | {"rope_parameters": YARN}),
+    "llama dynamic": ("LlamaForCausalLM", LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 3.0}}),
+    "mistral llama3": ("MistralForCausalLM", LLAMA | {"sliding_window": None, "rope_parameters": LLAMA3}),
+    "gptj part": ("GPTJForCausalLM", GPT | {"rotary_dim": 4}),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        LLAMA | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen2 full": ("Qwen2ForCausalLM", LLAMA | {"sliding_window": 5, "max_window_layers": 1}),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA | {"head_dim": 12, "sliding_window": 5}),
+    "ministral": ("MinistralForCausalLM", LLAMA | {"head_dim": 8, "sliding_window": 5}),
+    "smollm3": ("SmolLM3ForCausalLM", LLAMA | {"num_hidden_layers": 4}),
+    "smollm3 window": (
+        "SmolLM3ForCausalLM",
+        LLAMA
+        | {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [1, 0, 1, 1]},
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        LLAMA
+        | {
+            "embedding_multiplier": 12.0,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", LLAMA),
+    "olmo3": ("Olmo3ForCausalLM", LLAMA | {"num_hidden_layers": 4, "sliding_window": 5}),
+    "olmo3 nested": ("Olmo3ForCausalLM", LLAMA | {"num_hidden_layers": 4, "sliding_window": 5} | NESTED),
+    "gemma": ("GemmaForCausalLM", LLAMA | {"head_dim": 12}),
+    "gemma2": ("Gemma2ForCausalLM", GEMMA | {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 8.0}),
+    "gemma3_text": ("Gemma3ForCausalLM", GEMMA | {"layer_types": ["sliding_attention", "full_attention"]}),
+    "gemma3_text nested": ("Gemma3ForCausalLM", GEMMA | {"num_hidden_layers": 4, "sliding_window_pattern": 2} | NESTED),
+    "gpt_neox": ("GPTNeoXForCausalLM", NO_KV_HEADS | {"rotary_pct": 0.5, "rotary_emb_base": 1000}),
+    "stablelm": ("StableLmForCausalLM", LLAMA | {"partial_rotary_factor": 0.5}),
+    "phi": ("PhiForCausalLM", LLAMA),
+    "phi3": ("Phi3ForCausalLM", LLAMA),
+    "phi3 long": (
+        "Phi3ForCausalLM",
+        LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 12, "sliding_window": 5},
+    ),
     "bert": ("BertForPreTraining", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "marian": ("MarianMTModel", MARIAN),
@@ -76,7 +148,7 @@ ROTATIONS = [
     {"rope_type": "yarn", "factor": 1.0, "attention_factor": 0.5},
     {"rope_type": "llama3", "factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    {"rope_type": "longrope", "factor": 1.0, "short_factor": [2.0] * 4, "long_factor": [1.0] * 4},
+    {"rope_type": "longrope", "factor": 1.0, "short_factor": [2.0] * 4, "long_factor": [1.5] * 4},
     {"rope_type": "default", "rope_theta": 100.0},
     {"rope_theta": 100.0},
     {"rope_theta": None},
@@ -85,11 +157,72 @@ ROTATIONS = [
     {"rope_type": 7},
     {"rope_type": "linear"},
     {"rope_type": "linear", "factor": "2"},
+    LLAMA3,
+    LLAMA3 | {"original_max_position_embeddings": 12},
+    LLAMA3 | {"high_freq_factor": 2.0},
+    LLAMA3 | {"high_freq_factor": 1.0},
+    LLAMA3 | {"original_max_position_embeddings": None},
+    LLAMA3 | {"factor": 0.5},
+    YARN,
+    YARN | {"original_max_position_embeddings": 12},
+    YARN | {"attention_factor": 2.0},
+    YARN | {"beta_fast": 4.0, "beta_slow": 0.5},
+    YARN | {"beta_fast": 1.0, "beta_slow": 4.0},
+    YARN | {"truncate": False},
+    YARN | {"mscale": 1.0, "mscale_all_dim": 0.5},
+    YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+    YARN | {"mscale": 1.0},
+    YARN | {"finetuned": True},
+    YARN | {"factor": None},
+    YARN | {"factor": 0.5},
+    YARN | {"factor": 0},
+    YARN | {"my_own_key": 3},
+    YARN | {"partial_rotary_factor": 1.0},
+    LONGROPE,
+    LONGROPE | {"original_max_position_embeddings": 12},
+    LONGROPE | {"original_max_position_embeddings": 40},
+    LONGROPE | {"original_max_position_embeddings": 12, "factor": 2.0},
+    LONGROPE | {"original_max_position_embeddings": 12, "attention_factor": 0.7},
+    LONGROPE | {"rope_type": "su"},
+    {"type": "su", "short_factor": [1.0] * 4, "long_factor": [1.5] * 4},
+    {"type": "yarn", "short_factor": [1.2] * 4, "long_factor": [1.5] * 4},
+    LONGROPE | {"short_factor": [1.0] * 3},
+    LONGROPE | {"long_factor": [1.0, 2.0, 3.0, 0.0]},
+    LONGROPE | {"long_factor": None},
+    {"rope_type": "longrope", "short_factor": [2.0], "long_factor": [3.0]},
+    {"rope_type": "longrope", "short_factor": [2.0] * 2, "long_factor": [3.0] * 2},
+    {"rope_type": "dynamic", "factor": 3.0, "original_max_position_embeddings": 12},
+    {"rope_type": "dynamic", "factor": 1.0},
+    {"rope_type": "dynamic"},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+    {"rope_type": "default", "partial_rotary_factor": 0.25},
+    {"rope_type": "default", "partial_rotary_factor": 1.0},
+    {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+    {"rope_type": "default", "factor": 4.0},
+    {"rope_type": "linear", "factor": 0.5},
+    {"rope_type": "linear", "factor": -2.0},
+    {"rope_type": None, "factor": 2.0},
+    {"rope_type": "default", "rope_theta": 10000},
+    {"rope_type": "default", "rope_theta": 0},
+    {"rope_type": "default", "rope_theta": "10000"},
+    {"full_attention": {"rope_type": "default", "rope_theta": 100.0}},
+    {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
+    {"full_attention": {"rope_theta": 100.0}, "sliding_attention": {"rope_theta": 100.0}},
+    {"full_attention": {"rope_type": "linear", "factor": 2.0}, "sliding_attention": {"rope_type": "default"}},
+    {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "linear", "factor": 2.0}},
+    {"full_attention": {"type": "linear", "factor": 2.0}, "sliding_attention": {}},
+    {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
+    {"full_attention": LLAMA3, "sliding_attention": None},
+    {"full_attention": {"rope_type": "dynamic", "factor": 3.0}, "sliding_attention": None},
+    {"full_attention": None, "sliding_attention": None},
+    {"full_attention": {"rope_theta": 100.0, "partial_rotary_factor": 0.5}, "sliding_attention": {}},
+    {"full_attention": {"rope_type": "default"}, "rope_theta": 100.0},
+    {"full_attention": {"rope_type": "default"}, "my_own_key": 1},
+    {"other_attention": {"rope_type": "default"}},
 ]
 # Values of keys, beside those that follow from the kind of the key's default.
 VALUES: dict[str, list[Any]] = {
-    **dict.fromkeys(("activation_function", "afn", "hidden_act", "ff_activation"), ACTIVATIONS),
-    "rope_scaling": ROTATIONS,
+    **dict.fromkeys(("activation_function", "afn", "hidden_act", "hidden_activation", "ff_activation"), ACTIVATIONS),
     "rope_parameters": ROTATIONS,
     "feed_forward_proj": [
         "relu",
@@ -108,7 +241,45 @@ VALUES: dict[str, list[Any]] = {
     "id2label": [{"0": "a", "1": "b", "2": "c"}, {"0": "a"}, {}, ["a", "b"], {"x": "a"}],
     "image_size": [[8, 8], [8, 4], [8], [16, 16]],
     "patch_size": [[4, 4], [4, 2], [2, 2]],
-    "layer_types": [["full_attention"] * 2, ["sliding_attention"] * 2],
+    "layer_types": [
+        ["full_attention"] * 2,
+        ["sliding_attention"] * 2,
+        ["sliding_attention", "full_attention"],
+        ["full_attention", "sliding_attention"],
+        ["full_attention"] * 4,
+        ["sliding_attention"] * 4,
+        ["sliding_attention", "full_attention"] * 2,
+        ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        ["chunked_attention"] * 2,
+        ["full_attention"],
+        ["full_attention", None],
+        [],
+        "full_attention",
+    ],
+    "sliding_window": [0, 1, 2, 3, 4, -1, 40, 4096, 3.5],
+    **{key: [0.5, 2, 30.0, 50.0, 0, 0.0, -1.0] for key in ("attn_logit_softcapping", "final_logit_softcapping")},
+    "query_pre_attn_scalar": [8, 12, 16, 20, 2.5, -2],
+    **{key: [1.0, 0.5, 0.25, 0.75, 0.3, 0.0, 0, 1, 2.0, -0.5] for key in ("partial_rotary_factor", "rotary_pct")},
+    "rotary_dim": [4, 5, 6, 8, 10],
+    **{key: [100, 100.0, 10000, 10000.0, 0, -1.0] for key in ("rope_theta", "rotary_emb_base", "rope_local_base_freq")},
+    "no_rope_layers": [
+        [1, 0, 1, 1],
+        [1, 1, 1, 1],
+        [0, 0, 0, 0],
+        [1, 0, 1, 0],
+        [0, 1],
+        [1, 0],
+        [1, 1, 1, 0, 1],
+        [2, 0, 1, 1],
+        [True, False, True, True],
+        [],
+    ],
+    "no_rope_layer_interval": [4, 5, 8],
+    "original_max_position_embeddings": [4, 12, 24, 40],
+    "sliding_window_pattern": [1, 2, 3, 4, 6, 0],
+    "rope_scaling": ROTATIONS,
+    "attention_multiplier": [0.2, 0.35355, 1e-3],
+    **{key: [0.22, 4.0] for key in ("logits_scaling", "residual_multiplier", "embedding_multiplier")},
     "per_layer_config": [{"1": {"num_attention_heads": 2}}, {"1": {"intermediate_size": FEED_FORWARD}}],
     "eos_token_id": [[0, 2]],
     "problem_type": ["regression", "multi_label_classification"],
@@ -117,6 +288,26 @@ VALUES: dict[str, list[Any]] = {
 }
 # Keys that no class has: of other classes, of earlier versions, and of one's own.
 FOREIGN = [
+    "attention_multiplier",
+    "attn_logit_softcapping",
+    "clip_qkv",
+    "final_logit_softcapping",
+    "logits_scaling",
+    "no_rope_layers",
+    "original_max_position_embeddings",
+    "qk_layernorm",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "rope_local_base_freq",
+    "rotary_dim",
+    "rotary_emb_base",
+    "rotary_pct",
+    "sliding_window_pattern",
+    "use_bidirectional_attention",
+    "use_parallel_residual",
+    "use_qk_norm",
+    "use_qkv_bias",
+    "use_sliding_window",
     "attention_bias",
     "attention_chunk_size",
     "decoder_start_token_id",
@@ -169,7 +360,8 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
         for name, value in parameters.items():
             value.copy_(torch.tensor(weights[name]))
         generator = np.random.default_rng(0)
-        ids, target = (torch.tensor(generator.integers(6, 40, (2, length))) for length in (9, 7))
+        long = LONG_LENGTH if config["model_type"] in LONG_TEXTS else 9
+        ids, target = (torch.tensor(generator.integers(6, 40, (2, length))) for length in (long, 7))
         if config["model_type"] in ("vit", "deit"):
             size = loaded.image_size
             sides = (size, size) if isinstance(size, int) else tuple(size)
@@ -192,9 +384,10 @@ def outcome(kind: str, config: dict[str, Any], usual: np.ndarray, folder: Path) 
     return "same" if found.shape == usual.shape and np.allclose(found, usual, rtol=0, atol=CLOSE) else "other"
 
 
-def record(model_type: str, folder: Path) -> dict[str, Any]:
-    """What is recorded of a model type."""
-    kind, stated = CASES[model_type]
+def record(case: str, folder: Path) -> dict[str, Any]:
+    """What is recorded of a case."""
+    kind, stated = CASES[case]
+    model_type = case.split()[0]
     base = {"model_type": model_type, "architectures": [kind], **stated}
     config_class = transformers.AutoConfig.for_model(model_type)
     keys = {
@@ -218,8 +411,40 @@ def record(model_type: str, folder: Path) -> dict[str, Any]:
         varied += [[key, value, outcome(kind, config, usual, folder)] for config, value in tried]
         if key in stated:
             varied.append([key, "absent", outcome(kind, rest, usual, folder)])
-    print(model_type, len(varied), flush=True)
+    print(case, len(varied), flush=True)
     return {"keys": keys, "aliases": config_class.attribute_map, "config": base, "varied": varied}
+
+
+def packed(classes: dict[str, Any]) -> dict[str, Any]:
+    """The content of the file: each value once, and of each key the numbers of its values and their outcomes' letters.
+
+    A case that is not the first of its type leaves out what the first says of the class.
+    """
+    values: dict[str, int] = {}
+    found = {}
+    for case, recorded in classes.items():
+        varied: dict[str, list[Any]] = {}
+        for key, value, outcome in recorded["varied"]:
+            numbers_and_letters = varied.setdefault(key, [[], ""])
+            numbers_and_letters[0].append(values.setdefault(json.dumps(value, default=str), len(values)))
+            numbers_and_letters[1] += outcome[0]
+        of_class = {name: recorded[name] for name in ("keys", "aliases") if " " not in case}
+        found[case] = {**of_class, "config": recorded["config"], "varied": varied}
+    return {"values": [json.loads(value) for value in values], "classes": found}
+
+
+def unpacked(content: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `packed`."""
+    outcomes = {outcome[0]: outcome for outcome in ("same", "other", "none")}
+    found = {}
+    for case, recorded in content["classes"].items():
+        varied = [
+            [key, content["values"][number], outcomes[letter]]
+            for key, (numbers, letters) in recorded["varied"].items()
+            for number, letter in zip(numbers, letters, strict=True)
+        ]
+        found[case] = {**recorded, "varied": varied}
+    return found
 
 
 def main() -> None:
@@ -227,11 +452,11 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        recorded = {model_type: record(model_type, Path(name)) for model_type in sys.argv[1:] or CASES}
-    before = json.loads(FILE.read_text())["classes"] if FILE.exists() else {}
-    classes = {model_type: (before | recorded)[model_type] for model_type in CASES if model_type in before | recorded}
+        recorded = {case: record(case, Path(name)) for case in sys.argv[1:] or CASES}
+    before = unpacked(json.loads(FILE.read_text())) if FILE.exists() else {}
+    classes = {case: (before | recorded)[case] for case in CASES if case in before | recorded}
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    content = {"versions": versions, "classes": classes}
+    content = {"versions": versions, **packed(classes)}
     FILE.write_text(json.dumps(content, separators=(",", ":"), default=str) + "\n")
 
 

@@ -105,7 +105,7 @@ def forward(model: Any, case: Case, pad: int, start: int) -> dict[str, np.ndarra
     inputs = {"input_ids": torch.tensor(ids).long(), "attention_mask": torch.tensor(real(LENGTHS))}
     if case.architecture.startswith("XLNet"):
         del inputs["attention_mask"]  # its causal mask cannot be joined with padding, which it hides from real queries
-    if case.kind == "encoder" and model.config.type_vocab_size > 1:
+    if case.kind == "encoder" and getattr(model.config, "type_vocab_size", 1) > 1:
         found["types"] = np.int32((np.arange(max(LENGTHS)) >= np.asarray(LENGTHS)[:, None] // 2) * real(LENGTHS))
         inputs["token_type_ids"] = torch.tensor(found["types"]).long()
     if case.kind == "encoder_decoder":

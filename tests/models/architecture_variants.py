@@ -14,7 +14,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
 from transformer.layers.norm import NormKind
 from transformer.layers.residual import NormPlacement
-from transformer.layers.transformer_config import Biases, PositionEncoding, TransformerConfig, WidthScale
+from transformer.layers.transformer_config import Biases, PositionEncoding, QueryKeyNorm, TransformerConfig, WidthScale
 from transformer.models import decoder, encoder, encoder_decoder
 from transformer.models.model import Model, Variables
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -44,6 +44,10 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "logit_scale": (WidthScale.NONE, WidthScale.INVERSE_SQRT_WIDTH),
     "embedding_norm": (False, True),
     "output_bias": (False, True),
+    "query_key_norm": tuple(QueryKeyNorm),
+    "attention_softcap": (None, 0.7),
+    "residual_multiplier": (1.0, 0.6),
+    "norm_bias": (None, True, False),
 }
 # Embedded in the product of queries and keys, so that only products have them.
 _WITHIN_PRODUCTS = (PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL)
@@ -64,7 +68,9 @@ class Arrangement(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """An enum's value, or the value itself."""
+    """An enum's value, those of a tuple of enums, or the value itself."""
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
     return value.value if isinstance(value, enum.Enum) else value
 
 
@@ -79,6 +85,8 @@ def cover() -> list[Arrangement]:
                 continue
             if name == "score" and positions in _WITHIN_PRODUCTS:
                 values = (Score.SCALED_DOT,)
+            if name == "norm_bias" and row["norm"] is not NormKind.LAYER:
+                values = (None,)
 
             # Ties go around, so that no value is a favorite.
             turned = values[index % len(values) :] + values[: index % len(values)]

@@ -11,10 +11,21 @@ import pytest
 from tests.models.architecture_variants import BEGIN, PAD, VOCABULARY, Arrangement, build, cover, exact, kind_of, lively
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
+from transformer.attention.rotary import RotaryScaling, RotaryScalingKind
 from transformer.layers.functional_module import Precision
-from transformer.layers.transformer_config import Biases, Projections
+from transformer.layers.norm import NormKind
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Biases, LayerRotary, PositionEncoding, Projections
 
 COVER = cover()
+LONGROPE: dict[str, Any] = {
+    "kind": RotaryScalingKind.LONGROPE,
+    "factor": 6.0,
+    "short_factors": (1.0, 1.1, 1.5, 2.0),
+    "long_factors": (1.2, 2.0, 3.5, 4.0),
+}
+# By which biases a layer norm has one unless it says otherwise.
+NORMS_BIASED_BY = ("all", "feed_forward", "attention", "query_key_value")
 # `make test` takes every kind of positions once, the families in turn; `make slow` takes the others.
 ROWS = [
     pytest.param(row, marks=() if (index + index // 10) % 6 == 0 else pytest.mark.slow, id=row.name)
@@ -127,6 +138,63 @@ def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) 
         close(cached[1::2][real], whole[real], 1e-4)
 
 
+GLOBAL, LOCAL, PLAIN = LayerRotary
+# What published decoders choose beside the cover. In texts of 7 and caches of 8 positions.
+CHOICES: dict[str, dict[str, Any]] = {
+    "a part": {"positions": PositionEncoding.ROTARY, "rotary_fraction": 0.5},
+    "a part by halves": {"rotary_fraction": 0.25},
+    "linear": {"rotary_scaling": RotaryScaling(RotaryScalingKind.LINEAR, 3.0)},
+    "dynamic": {"rotary_scaling": RotaryScaling(RotaryScalingKind.DYNAMIC, 3.0, 4)},
+    "llama3": {"rotary_scaling": RotaryScaling(RotaryScalingKind.LLAMA3, 8.0, 40)},
+    "yarn": {"rotary_scaling": RotaryScaling(RotaryScalingKind.YARN, 4.0, 30, beta_fast=4.0, beta_slow=0.5)},
+    "longrope, long": {"rotary_scaling": RotaryScaling(**LONGROPE, original_max_length=6)},
+    "longrope, short": {"rotary_scaling": RotaryScaling(**LONGROPE, original_max_length=20)},
+    # The 8 positions of the cache are more than 7.
+    "longrope, long in the cache alone": {"rotary_scaling": RotaryScaling(**LONGROPE, original_max_length=7)},
+    "local and global": {
+        "rotary_pattern": (LOCAL, GLOBAL),
+        "local_rotary_base": 7.0,
+        "attention_windows": (3, 0),
+        "rotary_scaling": RotaryScaling(RotaryScalingKind.LINEAR, 3.0),
+    },
+    "global and none": {"rotary_pattern": (GLOBAL, PLAIN)},
+    "multipliers": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "logit_multiplier": 0.5,
+        "attention_scale": 0.9,
+    },
+    "soft caps": {"attention_softcap": 0.5, "logit_softcap": 1.5, "norm": NormKind.RMS_ZERO_CENTERED},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("yarn", "dynamic", "local and global") else pytest.mark.slow)
+        for name in CHOICES
+    ],
+)
+def test_choices_of_published_decoders_are_the_oracles(name: str) -> None:
+    chosen = CHOICES[name]
+    shared = {"head_dim": 8, "kv_heads": 2, "rotary_base": 100.0, "norm_placement": NormPlacement.PRE}
+    model, config = build("decoder", **({"positions": PositionEncoding.ROTARY_HALVES} | shared | chosen))
+    variables = lively(model)
+    logits, aux, cached = passes(model, variables, "decoder")
+    expected, real = expected_of("decoder", config, variables.params), real_of("decoder")
+    close(np.asarray(logits)[real], expected.logits[real], 1e-4)
+    close(aux.maps["decoder/self"].weights, expected.maps["decoder/self"], 2e-5)
+    assert cached is not None
+    kind, weights = kind_of(config)._replace(text_length=8), exact(variables.params)
+    whole = oracle.decoder(kind, weights, FULL).logits
+    for row, start in enumerate(PROMPTS):
+        close(cached[row], whole[row, start - 1 :][:5], 1e-4)
+    # Whoever left out one of them would be seen.
+    for option in chosen.keys() & set(oracle.Kind._fields) - {"positions"}:
+        without = oracle.decoder(kind._replace(**{option: oracle.Kind._field_defaults[option]}), weights, FULL).logits
+        assert np.abs(without - whole).max() > 0.01 or "short" in name, option
+
+
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name == "encoder" else pytest.mark.slow) for name in SITES]
 )
@@ -173,8 +241,11 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     biases, layer_norm = options["biases"].value, options["norm"].value == "layer"
     gated = options["activation"].value in ("swiglu", "geglu", "geglu_tanh")
 
+    biased_norms = options["norm_bias"] is True or (options["norm_bias"] is None and biases in NORMS_BIASED_BY)
+    in_feed_forward = biases in ("all", "feed_forward")
+
     def norm(prefix: str) -> set[str]:
-        return {f"{prefix}/scale"} | ({f"{prefix}/bias"} if layer_norm and biases != "none" else set())
+        return {f"{prefix}/scale"} | ({f"{prefix}/bias"} if layer_norm and biased_norms else set())
 
     def linear(prefix: str, biased: bool) -> set[str]:
         return {f"{prefix}/kernel"} | ({f"{prefix}/bias"} if biased else set())
@@ -183,12 +254,16 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
         expected = set()
         for attention in ("attention", "cross") if cross else ("attention",):
             for projection in ("query", "key", "value", "output"):
-                expected |= linear(f"{prefix}/{attention}/{projection}", biases == "all")
+                some = ("all", "attention") if projection == "output" else ("all", "attention", "query_key_value")
+                expected |= linear(f"{prefix}/{attention}/{projection}", biases in some)
+            of_heads = {"none": (), "head": ("scale",), "width": ("norm/scale",)}[options["query_key_norm"].value]
+            sides = ("query_norm", "key_norm")
+            expected |= {f"{prefix}/{attention}/{side}/{name}" for side in sides for name in of_heads}
             expected |= {f"{prefix}/{attention}/score/log_sharpening"} if options["score"].value == "cosine" else set()
         of_kind = {"shaw": ("keys", "values"), "transformer_xl": ("weight", "content", "position")}
         expected |= {f"{prefix}/attention/relative/{name}" for name in of_kind.get(positions, ())}
         for name in ("expand", "contract", "gate") if gated else ("expand", "contract"):
-            expected |= linear(f"{prefix}/feed_forward/{name}", biases != "none")
+            expected |= linear(f"{prefix}/feed_forward/{name}", in_feed_forward)
         sublayers = ["attention", *(["cross"] if cross else []), "feed_forward"]
         for sublayer in sublayers[:1] if placement == "parallel" else sublayers:
             expected |= norm(f"{prefix}/{sublayer}_residual/norm")
@@ -199,14 +274,14 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     expected = {"embedding/table"}.union(*(block(name, cross) for name, cross in stacks.items()))
     sides = ("",) if family != "encoder_decoder" else ("encoder_", "decoder_")
     for side in sides:
-        expected |= norm(f"{side}norm") if placement in ("pre", "sandwich", "parallel") else set()
+        expected |= norm(f"{side}norm") if placement not in ("post", "deepnorm") else set()
         expected |= {f"{side}relative/table"} if positions == "t5" else set()
     expected |= {"positions/table"} if positions == "learned" else set()
     expected |= set() if options["tie_embeddings"] else {"unembedding/kernel"}
     expected |= {"output_bias/bias"} if options["output_bias"] else set()
     expected |= norm("embedding_norm") if options["embedding_norm"] else set()
     if family == "encoder":
-        expected |= {"types/table"} | linear("head/transform", biases != "none") | norm("head/norm")
+        expected |= {"types/table"} | linear("head/transform", in_feed_forward) | norm("head/norm")
     assert found == expected
 
 

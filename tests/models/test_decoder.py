@@ -381,3 +381,10 @@ def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
         build_for(9, 20)
     with pytest.raises(UserError, match=r"config\.model\.vocab_size=20 does not hold the task's 21 tokens"):
         build_for(8, 21)
+
+
+def test_only_a_table_of_positions_has_rows_before_the_first() -> None:
+    with pytest.raises(
+        UserError, match=r"config\.model\.position_offset=2 is of a table of positions, and .*=alibi has none"
+    ):
+        build("decoder", positions=PositionEncoding.ALIBI, position_offset=2)

@@ -262,7 +262,7 @@ def test_other_formats_refuse_experts_in_one_line() -> None:
 def test_layers_are_whole_periods_of_windows_and_experts(changes: dict[str, Any], line: str | None) -> None:
     experts = MixtureOfExpertsConfig(COUNT, every_n_layers=changes.pop("every", 2))
     if line is None:
-        assert len(dataclasses.replace(SMALL, experts=experts, **changes).window_pattern) <= changes["layers"]
+        assert len(dataclasses.replace(SMALL, experts=experts, **changes).layer_pattern) <= changes["layers"]
         return
     with pytest.raises(UserError, match=line):
         dataclasses.replace(SMALL, experts=experts, **changes)

@@ -17,7 +17,8 @@ class Kind(NamedTuple):
     """Which attention. `noise`: of a sampler in training, `B H Q K`; without it the likeliest key is taken.
 
     `kept`: which weights dropout at the rate `dropout` leaves in training, `B H Q K`; without it all.
-    `bidirectional` and `max_distance` are of T5's buckets.
+    `bidirectional` and `max_distance` are of T5's buckets. `softcap`: the bound c of c tanh(score / c).
+    `modification`: another function of each score, its head, the position of its query and that of its key.
     """
 
     score: str
@@ -31,6 +32,8 @@ class Kind(NamedTuple):
     noise: np.ndarray | None = None
     dropout: float = 0.0
     kept: np.ndarray | None = None
+    softcap: float | None = None
+    modification: Callable[..., np.ndarray] | None = None
 
 
 class Answer(NamedTuple):
@@ -53,7 +56,15 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
     """normalize((score + bias) / temperature) v over the keys that are seen; a row that sees none is zero."""
     arrays = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
     position_BxQ = positions(facts, *arrays["q"].shape[:2])
-    logits = scores(kind, arrays, position_BxQ) + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
+    logits = scores(kind, arrays, position_BxQ)
+    if kind.softcap is not None:
+        logits = kind.softcap * np.tanh(logits / kind.softcap)
+    if kind.modification is not None:
+        changed = np.empty_like(logits)
+        for b, h, q, k in np.ndindex(logits.shape):
+            changed[b, h, q, k] = kind.modification(logits[b, h, q, k], h, position_BxQ[b, q], k)
+        logits = changed
+    logits = logits + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
     logits = logits / kind.temperature
     seen = np.broadcast_to(visible(facts, arrays, position_BxQ), logits.shape)
     probabilities, weights, log_prob = normalize(kind, logits, seen)
@@ -191,10 +202,17 @@ def of_query_heads(x_BxKxGxD: np.ndarray, heads: int) -> np.ndarray:
     return np.stack([x_BxKxGxD[:, :, head * groups // heads] for head in range(heads)], axis=2)
 
 
-def rotated(x: np.ndarray, position: np.ndarray, halves: bool, base: float = 10000.0) -> np.ndarray:
-    """Pair i of the features as a complex number times e^(i p base^(-2i / D)); pairs are neighbors or halves apart."""
+def rotated(
+    x: np.ndarray, position: np.ndarray, halves: bool, base: float = 10000.0, frequencies: np.ndarray | None = None
+) -> np.ndarray:
+    """Pair i of the features as a complex number times e^(i p base^(-2i / D)); pairs are neighbors or halves apart.
+
+    With `frequencies` e^(i p f_i) instead.
+    """
     depth = x.shape[-1]
-    turn = np.exp(1j * position[..., None] * base ** (-np.arange(0, depth, 2) / depth))
+    if frequencies is None:
+        frequencies = base ** (-np.arange(0, depth, 2) / depth)
+    turn = np.exp(1j * position[..., None] * frequencies)
     if halves:
         turned = (x[..., : depth // 2] + 1j * x[..., depth // 2 :]) * turn
         return np.concatenate([turned.real, turned.imag], axis=-1)

@@ -17,7 +17,10 @@ Facts = dict[str, Any]
 
 
 class Kind(NamedTuple):
-    """Which arrangement, by the names and values of the config's fields."""
+    """Which arrangement, by the names and values of the config's fields.
+
+    `text_length`: the length by which rotary positions are scaled; None means that of the text.
+    """
 
     norm_placement: str = "post"
     norm: str = "layer"
@@ -25,12 +28,24 @@ class Kind(NamedTuple):
     activation: str = "relu"
     positions: str = "sinusoidal"
     rotary_base: float = 10000.0
+    rotary_fraction: float = 1.0
+    rotary_scaling: Any = None
+    rotary_pattern: tuple[str, ...] = ()
+    local_rotary_base: float = 10000.0
     relative_attention_max_distance: int = 128
     attention_windows: tuple[int, ...] = ()
     score: str = "scaled_dot"
     embedding_scale: str = "none"
     logit_scale: str = "none"
     position_offset: int = 0
+    query_key_norm: str = "none"
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    logit_softcap: float | None = None
+    text_length: int | None = None
 
 
 class Answer(NamedTuple):
@@ -50,6 +65,14 @@ def rms_norm(weights: Weights, x: np.ndarray, epsilon: float = 1e-6) -> np.ndarr
     """Every vector over the root of its mean square, scaled."""
     rows = [row / np.sqrt(row @ row / row.size + epsilon) for row in x.reshape(-1, x.shape[-1])]
     return np.stack(rows).reshape(x.shape) * weights["scale"]
+
+
+def normed(kind: Kind, weights: Weights, x: np.ndarray) -> np.ndarray:
+    """The norm of this kind over the last axis; a zero-centered scale is one less than the factor."""
+    if kind.norm == "layer":
+        return layer_norm(weights, x, kind.norm_epsilon)
+    centered = {"scale": weights["scale"] + (1 if kind.norm == "rms_zero_centered" else 0)}
+    return rms_norm(centered, x, kind.norm_epsilon)
 
 
 def activated(name: str, x: np.ndarray) -> np.ndarray:
@@ -107,13 +130,16 @@ def multi_head(
         return np.einsum("bte,ehd->bthd", y, weights[name]["kernel"]) + weights[name].get("bias", 0)
 
     arrays = {"q": projected("query", x), "k": projected("key", memory), "v": projected("value", memory)}
+    for name, norm in (("q", "query_norm"), ("k", "key_norm")):
+        if kind.query_key_norm == "head":
+            arrays[name] = normed(kind, weights[norm], arrays[name])
+        elif kind.query_key_norm == "width":
+            flat = arrays[name].reshape(*arrays[name].shape[:2], -1)
+            arrays[name] = normed(kind, weights[norm]["norm"], flat).reshape(arrays[name].shape)
     position = kind.positions if kind.positions in ("alibi", "t5", "shaw", "transformer_xl") else "none"
     if kind.positions in ("rotary", "rotary_halves"):
         for name in ("q", "k"):
-            place_Tx1 = np.arange(arrays[name].shape[1])[:, None]
-            arrays[name] = attention_equations.rotated(
-                arrays[name], place_Tx1, kind.positions == "rotary_halves", kind.rotary_base
-            )
+            arrays[name] = turned(kind, arrays[name])
     relative, names = weights.get("relative", {}), {}
     if position == "t5":
         assert table is not None
@@ -126,11 +152,76 @@ def multi_head(
     if kind.score == "cosine":
         arrays["score.sharpening"] = np.exp(weights["score"]["log_sharpening"])[None, :, None]
     which = attention_equations.Kind(
-        kind.score, position=position, bidirectional=bidirectional, max_distance=kind.relative_attention_max_distance
+        kind.score,
+        position=position,
+        scale=kind.attention_scale,
+        bidirectional=bidirectional,
+        max_distance=kind.relative_attention_max_distance,
+        softcap=kind.attention_softcap,
     )
     answer = attention_equations.attention(which, arrays, facts)
     mixed = np.einsum("bqhd,hde->bqe", answer.output, weights["output"]["kernel"])
     return mixed + weights["output"].get("bias", 0), answer.weights
+
+
+def turned(kind: Kind, x_BxTxHxD: np.ndarray) -> np.ndarray:
+    """Queries or keys with rotary positions: the first features turn, the others stay."""
+    length, depth = x_BxTxHxD.shape[1], x_BxTxHxD.shape[3]
+    turning = round(depth * kind.rotary_fraction)
+    frequencies = np.array([kind.rotary_base ** (-2 * pair / turning) for pair in range(turning // 2)])
+    factor = 1.0
+    if kind.rotary_scaling is not None:
+        frequencies, factor = scaled_frequencies(
+            kind.rotary_scaling, frequencies, kind.rotary_base, kind.text_length or length
+        )
+    place_Tx1 = np.arange(length)[:, None]
+    moved = attention_equations.rotated(
+        x_BxTxHxD[..., :turning], place_Tx1, kind.positions == "rotary_halves", frequencies=frequencies
+    )
+    return np.concatenate([factor * moved, x_BxTxHxD[..., turning:]], axis=-1)
+
+
+def scaled_frequencies(scaling: Any, frequencies: np.ndarray, base: float, length: int) -> tuple[np.ndarray, float]:
+    """The frequencies for longer contexts, one after the other, and the factor on what is turned."""
+    context, factor, pairs = scaling.original_max_length, scaling.factor, len(frequencies)
+    scaled, magnitude = np.array(frequencies), 1.0
+    kind = scaling.kind.value
+    stretched = base
+    if kind == "dynamic" and length > context:
+        stretched = base * (factor * length / context - (factor - 1)) ** (pairs / (pairs - 1))
+    # The pair, counted from 0 and not whole, that turns so many times in the context of pre-training.
+    fast, slow = (
+        pairs * math.log(context / (2 * math.pi * turns)) / math.log(base) if context else 0.0
+        for turns in (scaling.beta_fast, scaling.beta_slow)
+    )
+    if scaling.truncate:
+        fast, slow = math.floor(fast), math.ceil(slow)
+    fast, slow = max(fast, 0), min(slow, 2 * pairs - 1)
+    for pair, frequency in enumerate(frequencies):
+        wavelength = 2 * math.pi / frequency
+        if kind == "linear":
+            scaled[pair] = frequency / factor
+        if kind == "dynamic":
+            scaled[pair] = stretched ** (-pair / pairs)
+        if kind == "llama3":
+            if wavelength > context / scaling.low_frequency_factor:
+                scaled[pair] = frequency / factor
+            elif wavelength >= context / scaling.high_frequency_factor:
+                smooth = context / wavelength - scaling.low_frequency_factor
+                smooth /= scaling.high_frequency_factor - scaling.low_frequency_factor
+                scaled[pair] = (1 - smooth) * frequency / factor + smooth * frequency
+        if kind == "yarn":
+            divided = min(max((pair - fast) / (slow - fast), 0), 1)
+            scaled[pair] = divided * frequency / factor + (1 - divided) * frequency
+        if kind == "longrope":
+            scaled[pair] = frequency / (scaling.long_factors if length > context else scaling.short_factors)[pair]
+    if kind == "yarn":
+        magnitude = 0.1 * math.log(factor) + 1
+    if kind == "longrope":
+        magnitude = math.sqrt(1 + math.log(factor) / math.log(context))
+    if kind in ("yarn", "longrope") and scaling.attention_factor is not None:
+        magnitude = scaling.attention_factor
+    return scaled, magnitude
 
 
 class Stack(NamedTuple):
@@ -143,34 +234,40 @@ class Stack(NamedTuple):
 
     def norm(self, weights: Weights, x: np.ndarray) -> np.ndarray:
         """The norm of this kind."""
-        return (layer_norm if self.kind.norm == "layer" else rms_norm)(weights, x, self.kind.norm_epsilon)
+        return normed(self.kind, weights, x)
 
     def arranged(
         self, block: Weights, x: np.ndarray, sublayers: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]]
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """The sub-layers of a block, with norms and additions where the placement says."""
-        found = {}
-        if self.kind.norm_placement == "parallel":
-            read = self.norm(block["attention_residual"]["norm"], x)
+        found, times = {}, self.kind.residual_multiplier
+        if self.kind.norm_placement.startswith("parallel"):
+            first = x
             for name, function in sublayers.items():
-                y, found[name] = function(read)
-                x = x + y
+                of = name if self.kind.norm_placement == "parallel_norms" else "attention"
+                y, found[name] = function(self.norm(block[f"{of}_residual"]["norm"], first))
+                x = x + times * y
             return x, found
         for name, function in sublayers.items():
             norms = block[f"{name}_residual"]
             match self.kind.norm_placement:
                 case "post":
                     y, found[name] = function(x)
-                    x = self.norm(norms["norm"], x + y)
+                    x = self.norm(norms["norm"], x + times * y)
                 case "deepnorm":
                     y, found[name] = function(x)
-                    x = self.norm(norms["norm"], self.alpha * x + y)
+                    x = self.norm(norms["norm"], self.alpha * x + times * y)
                 case "pre":
                     y, found[name] = function(self.norm(norms["norm"], x))
-                    x = x + y
+                    x = x + times * y
                 case "sandwich":
                     y, found[name] = function(self.norm(norms["norm"], x))
-                    x = x + self.norm(norms["output_norm"], y)
+                    x = x + times * self.norm(norms["output_norm"], y)
+                case "output":
+                    y, found[name] = function(x)
+                    x = x + times * self.norm(norms["norm"], y)
+                case other:
+                    raise KeyError(other)
         return x, found
 
     def run(
@@ -179,13 +276,19 @@ class Stack(NamedTuple):
         """All layers, and the maps of self-attention and of attention over the memory."""
         maps: dict[str, list[np.ndarray]] = {"attention": [], "cross": []}
         windows, plain = self.kind.attention_windows or (0,), self.kind._replace(positions="none")
+        turns = {
+            "global": self.kind,
+            "local": self.kind._replace(rotary_base=self.kind.local_rotary_base, rotary_scaling=None),
+            "none": plain,
+        }
+        pattern = self.kind.rotary_pattern or ("global",)
         for index, block in enumerate(layers_of(stacked)):
-            window = windows[index % len(windows)]
+            window, of_layer = windows[index % len(windows)], turns[pattern[index % len(pattern)]]
             here = facts | ({"causal": True} if self.causal else {})
             here |= {"window": (window, 0 if self.causal else window)} if window else {}
             sublayers = {
-                "attention": lambda y, block=block, here=here: multi_head(
-                    block["attention"], y, y, here, self.kind, self.table, not self.causal
+                "attention": lambda y, block=block, here=here, of_layer=of_layer: multi_head(
+                    block["attention"], y, y, here, of_layer, self.table, not self.causal
                 )
             }
             if memory is not None:
@@ -221,7 +324,7 @@ def embedded(
     """Tokens, positions and types, and the norm behind them where there is one."""
     table = weights["embedding"]["table"]
     width = table.shape[1]
-    x = table[tokens] * (math.sqrt(width) if kind.embedding_scale == "sqrt_width" else 1)
+    x = table[tokens] * (math.sqrt(width) if kind.embedding_scale == "sqrt_width" else 1) * kind.embedding_multiplier
     place = None
     if kind.positions == "learned":
         place = weights["positions"]["table"][places + kind.position_offset]
@@ -235,20 +338,20 @@ def embedded(
         x = x + place
     if "types" in weights:
         x = x + weights["types"]["table"][np.zeros_like(tokens) if types is None else types]
-    norm = layer_norm if kind.norm == "layer" else rms_norm
-    return norm(weights["embedding_norm"], x, kind.norm_epsilon) if "embedding_norm" in weights else x
+    return normed(kind, weights["embedding_norm"], x) if "embedding_norm" in weights else x
 
 
 def scored(kind: Kind, weights: Weights, x: np.ndarray) -> np.ndarray:
     """The logits of states."""
     matrix = weights["unembedding"]["kernel"] if "unembedding" in weights else weights["embedding"]["table"].T
     factor = 1 / math.sqrt(len(matrix)) if kind.logit_scale == "inverse_sqrt_width" else 1
-    return x * factor @ matrix + weights.get("output_bias", {}).get("bias", 0)
+    logits = kind.logit_multiplier * (x * factor @ matrix + weights.get("output_bias", {}).get("bias", 0))
+    return logits if kind.logit_softcap is None else kind.logit_softcap * np.tanh(logits / kind.logit_softcap)
 
 
 def closed(kind: Kind, weights: Weights, name: str, stack: Stack, x: np.ndarray) -> np.ndarray:
     """The states with the norm behind the last block, where the placement has one."""
-    return stack.norm(weights[name], x) if kind.norm_placement in ("pre", "sandwich", "parallel") else x
+    return x if kind.norm_placement in ("post", "deepnorm") else stack.norm(weights[name], x)
 
 
 def _places(tokens: np.ndarray) -> np.ndarray:

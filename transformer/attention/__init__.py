@@ -15,6 +15,7 @@ from transformer.attention.capture import (
     single_layer_maps,
 )
 from transformer.attention.inverted_dropout import dropout
+from transformer.attention.logit_modification import LogitModification, Softcap
 from transformer.attention.masks import (
     Mask,
     dense_mask,
@@ -42,10 +43,10 @@ from transformer.attention.positions import (
     Rotary,
     Shaw,
     TransformerXL,
-    apply_rotary,
     combine_positions,
     sinusoidal_positions,
 )
+from transformer.attention.rotary import RotaryScaling, RotaryScalingKind, apply_rotary
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.attention.statistics import (
@@ -89,6 +90,7 @@ __all__ = [
     "General",
     "KeyWeightStatistic",
     "Location",
+    "LogitModification",
     "MapBlock",
     "MapRows",
     "Mask",
@@ -99,9 +101,12 @@ __all__ = [
     "ReductionStatistic",
     "Reweighting",
     "Rotary",
+    "RotaryScaling",
+    "RotaryScalingKind",
     "Score",
     "Shaw",
     "Site",
+    "Softcap",
     "SquaredDistance",
     "TransformerXL",
     "add_layer_axis",

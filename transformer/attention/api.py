@@ -16,7 +16,7 @@ from transformer.attention.attend_checks import (
     check_score_call,
     check_weighted_sum_call,
 )
-from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend, check_logit_modification
 from transformer.attention.backends import (
     AttentionVariant,
     CallShape,
@@ -34,6 +34,7 @@ from transformer.attention.capture import (
 )
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
+from transformer.attention.logit_modification import LogitModification
 from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
 from transformer.attention.normalizers import Reweighting, gaussian_reweight, log_sum_exp, normalize
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
@@ -131,6 +132,7 @@ def score(
     params: AttentionParameters | None = None,
     *,
     scale: float | None = None,
+    modification: LogitModification | None = None,
     positions: Int[Array, "#B Q"] | None = None,
     bias: Float[Array, "#B #H #Q #K"] | None = None,
 ) -> Float[Array, "B H Q K"]:
@@ -147,6 +149,7 @@ def score(
         position: The position scheme.
         params: The trained parameters of the score and the position scheme; None where neither has any.
         scale: Factor on the logits, for scaled_dot only; None means 1 / sqrt(D).
+        modification: A function of the scaled logits; None changes nothing.
         positions: The position of each query; None means its index.
         bias: Added to the scaled logits.
 
@@ -155,19 +158,28 @@ def score(
 
     Raises:
         TypeError: If `kind` or `position` is not a member of its enum, if `params` belong to another score, or if the
-            keys need preparation and were not prepared.
+            keys need preparation and were not prepared, or if `modification` is not a hashable function.
         ValueError: If the keys were prepared for another score or position, if shapes do not match, or if the score has
             no such scale or position scheme.
     """
     params = AttentionParameters() if params is None else params
     keys, depth = _unwrap_prepared_keys(prepared, kind, position)
+    check_logit_modification(modification)
     check_score_call(q_BxQxHxD, keys, depth, kind, position, params, scale=scale, positions=positions, bias=bias)
     consecutive = positions is None
     if positions is None:
         positions = jnp.arange(q_BxQxHxD.shape[1], dtype=jnp.int32)[None]
     function, scheme = resolve_score_function(kind, params.score), resolve_position_scheme(position, params.position)
     return _compute_logits(
-        q_BxQxHxD, keys, function, scheme, positions, consecutive=consecutive, scale=scale, bias=bias
+        q_BxQxHxD,
+        keys,
+        function,
+        scheme,
+        positions,
+        consecutive=consecutive,
+        scale=scale,
+        modification=modification,
+        bias=bias,
     )
 
 
@@ -292,7 +304,9 @@ def attend(
 
     q = function.query(scheme.encode_queries(q, query_positions(mask, q.shape[1])))
     k = _transform_keys(k, function, scheme)
-    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None)
+    modification = spec.logit_modification
+    head_H = None if modification is None else jnp.arange(q.shape[2], dtype=jnp.int32)
+    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None, modification, head_H)
     scaling = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
@@ -332,7 +346,17 @@ def _attend_dense(
     """The reference implementation, with the whole map of logits and weights in memory."""
     positions = query_positions(mask, q.shape[1])
     prepared = _transform_keys(k, function, scheme)
-    logits = _compute_logits(q, prepared, function, scheme, positions, consecutive=True, scale=spec.scale, bias=bias)
+    logits = _compute_logits(
+        q,
+        prepared,
+        function,
+        scheme,
+        positions,
+        consecutive=True,
+        scale=spec.scale,
+        modification=spec.logit_modification,
+        bias=bias,
+    )
     if spec.temperature != 1:
         logits = logits / spec.temperature
     dropout_key = None
@@ -369,9 +393,10 @@ def _compute_logits(
     *,
     consecutive: bool,
     scale: float | None,
+    modification: LogitModification | None,
     bias: Array | None,
 ) -> Array:
-    """(score + position products) scale + position bias + bias, in float32 or wider."""
+    """modification((score + position products) scale) + position bias + bias, in float32 or wider."""
     heads, keys = q.shape[2], prepared.shape[1]
     logits_BxHxQxK = function.logits(function.query(scheme.encode_queries(q, positions)), prepared)
     position_products = scheme.position_logits(q, positions, keys, consecutive=consecutive)
@@ -379,7 +404,11 @@ def _compute_logits(
         logits_BxHxQxK = logits_BxHxQxK + position_products
     logits_BxHxQxK = logits_BxHxQxK * function.scale(q.shape[-1], scale)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    position_bias = scheme.position_bias(positions, jnp.arange(keys, dtype=jnp.int32)[None, None], heads, dtype)
+    key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
+    if modification is not None:
+        head_1xHx1x1 = jnp.arange(heads, dtype=jnp.int32)[None, :, None, None]
+        logits_BxHxQxK = modification(logits_BxHxQxK, head_1xHx1x1, positions[:, None, :, None], key_1x1xK[:, None])
+    position_bias = scheme.position_bias(positions, key_1x1xK, heads, dtype)
     for term in (position_bias, bias):
         if term is not None:
             logits_BxHxQxK = logits_BxHxQxK + term.astype(dtype)

@@ -95,6 +95,27 @@ def check_heads(
         )
 
 
+def check_function(name: str, function: Any, arguments: str) -> None:
+    """Check that an argument is a function that can be part of a program's key.
+
+    Args:
+        name: The argument's name.
+        function: Its value.
+        arguments: What the function takes, for messages.
+
+    Raises:
+        TypeError: If it is no function, or if it cannot be hashed.
+    """
+    if not callable(function):
+        raise TypeError(f"{name} is {describe_value(function)}; give a function of {arguments}")
+    try:
+        hash(function)
+    except TypeError:
+        raise TypeError(
+            f"{name}={function} cannot be hashed; give a function or a frozen dataclass without arrays"
+        ) from None
+
+
 def check_positive(name: str, value: Any) -> None:
     """Check that every number is real, finite and above 0; traced arrays, whose numbers are unknown, pass.
 

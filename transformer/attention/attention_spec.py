@@ -4,8 +4,9 @@ import dataclasses
 import enum
 from typing import NamedTuple
 
-from transformer.attention.argument_checks import check_member, check_positive
+from transformer.attention.argument_checks import check_function, check_member, check_positive
 from transformer.attention.inverted_dropout import check_dropout_rate
+from transformer.attention.logit_modification import LogitModification
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.scores import SCORES, Score, ScoreFunction
@@ -64,12 +65,14 @@ class AttentionSpec:
         backend: The program that computes it.
         scale: Factor on the logits in place of 1 / sqrt(D), for scaled_dot only.
         temperature: Divides all logits: softmax(logits / temperature).
+        logit_modification: A function of the scaled logits, such as `Softcap`; None changes nothing.
         dropout: Probability of zeroing a weight in training; the others are scaled by 1 / (1 - dropout). It is applied
             after the normalizer and the reweighting (as in the published code of Vaswani et al. 2017 and Devlin et al.
             2019).
 
     Raises:
-        TypeError: If a choice is not a member of its enum, such as a string.
+        TypeError: If a choice is not a member of its enum, such as a string, or if `logit_modification` is not a
+            hashable function.
         ValueError: If `scale` or `temperature` is not finite and above 0, if `scale` is used without scaled_dot, or if
             `dropout` is not at least 0 and below 1.
     """
@@ -81,6 +84,7 @@ class AttentionSpec:
     backend: Backend = Backend.AUTO
     scale: float | None = None
     temperature: float = 1.0
+    logit_modification: LogitModification | None = None
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -88,6 +92,7 @@ class AttentionSpec:
             check_member(name, getattr(self, name), choices)
         check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
+        check_logit_modification(self.logit_modification)
         check_dropout_rate("dropout", self.dropout)
 
 
@@ -95,6 +100,16 @@ def incompatible_reason(kind: Score, position: AttentionPosition) -> str | None:
     """Say why this score cannot be combined with this position scheme; None if it can."""
     why = SCHEMES[position].incompatible_reason(SCORES[kind])
     return None if why is None else f"position={position.value} {why.format(kind.value)}"
+
+
+def check_logit_modification(modification: LogitModification | None) -> None:
+    """Check that a modification of the logits is a hashable function; None passes.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if modification is not None:
+        check_function("logit_modification", modification, "(logits, head, query, key), such as Softcap(50.0)")
 
 
 def check_scale(scale: float | None, kind: Score) -> None:

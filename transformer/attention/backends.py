@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
@@ -38,7 +39,7 @@ class AttentionVariant:
         normalizer: The normalizer.
         reweighting: The reweighting.
         position: The position scheme.
-        features: Names of the mask's fields that are set, and "bias" and "dropout" where they are used.
+        features: Names of the mask's fields that are set, and those of `NON_MASK_FEATURES` that are used.
     """
 
     score: Score = AttentionSpec.score
@@ -50,7 +51,14 @@ class AttentionVariant:
     @classmethod
     def from_call(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
         """The variant of a call to `attend`; dropout counts in training only."""
-        non_mask_features = {"bias": bias, "dropout": train and spec.dropout > 0}
+        modification = spec.logit_modification
+        softcap = isinstance(modification, Softcap)
+        non_mask_features = {
+            "bias": bias,
+            "dropout": train and spec.dropout > 0,
+            "softcap": softcap,
+            "logit_modification": modification is not None and not softcap,
+        }
         features = mask.present_fields() | {name for name, present in non_mask_features.items() if present}
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, features)
 
@@ -126,7 +134,7 @@ class BackendSupport:
         normalizers: Normalizers.
         reweightings: Reweightings.
         positions: Position schemes.
-        features: Fields of the mask, "bias" and "dropout".
+        features: Fields of the mask, and those of `NON_MASK_FEATURES`.
     """
 
     scores: frozenset[Score]
@@ -137,8 +145,10 @@ class BackendSupport:
 
 
 # Features of a call that are none of its mask's.
-NON_MASK_FEATURES = ("bias", "dropout")
+NON_MASK_FEATURES = ("bias", "dropout", "softcap", "logit_modification")
 _ALL_FEATURES = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
+# What a device of a ring cannot compute, which knows distances but not positions.
+_FEATURES_OF_POSITIONS = frozenset({"logit_modification", "function"})
 # No program but einsum has the weights themselves, which are what is dropped.
 _FEATURES_WITHOUT_DROPOUT = _ALL_FEATURES - {"dropout"}
 _KERNEL_FEATURES = frozenset({"causal", "window", "query_lengths", "key_lengths"})
@@ -155,7 +165,7 @@ BACKENDS: dict[Backend, BackendSupport] = {
         _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _KERNEL_POSITIONS, _KERNEL_FEATURES | {"segments"}
     ),
     Backend.SPLASH: BackendSupport(
-        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _KERNEL_POSITIONS, _KERNEL_FEATURES | {"segments"}
+        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _KERNEL_POSITIONS, _KERNEL_FEATURES | {"segments", "softcap"}
     ),
     Backend.EINSUM: BackendSupport(
         frozenset(Score), frozenset(Normalizer), frozenset(Reweighting), frozenset(AttentionPosition), _ALL_FEATURES
@@ -164,7 +174,11 @@ BACKENDS: dict[Backend, BackendSupport] = {
         _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _BLOCKWISE_POSITIONS, _FEATURES_WITHOUT_DROPOUT
     ),
     Backend.XLA: BackendSupport(
-        _PRODUCT_SCORES, _SOFTMAX, _NO_REWEIGHTING, _BLOCKWISE_POSITIONS, _FEATURES_WITHOUT_DROPOUT
+        _PRODUCT_SCORES,
+        _SOFTMAX,
+        _NO_REWEIGHTING,
+        _BLOCKWISE_POSITIONS,
+        _FEATURES_WITHOUT_DROPOUT - {"softcap", "logit_modification"},
     ),
 }
 
@@ -248,6 +262,8 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
     """
     if shape.sequence_parallel is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
+    if shape.sequence_parallel is SequenceParallel.RING and (unknown := features & _FEATURES_OF_POSITIONS):
+        return f"attention=ring does not take {', '.join(sorted(unknown))}, a function of positions"
     if shape.sequence_parallel is not None and backend is Backend.CUDNN:
         return "backend=cudnn does not take divided positions"
     match backend:
@@ -315,7 +331,9 @@ def choose_backend(spec: AttentionSpec, variant: AttentionVariant, shape: CallSh
     if nonsense is not None:
         raise ValueError(f"{variant} has no meaning: {nonsense}; nearest: {nearest_valid_variant(variant)}")
     if shape.sequence_parallel is SequenceParallel.RING:
-        why = unsupported_reason(Backend.BLOCKWISE, variant)
+        why = unsupported_reason(Backend.BLOCKWISE, variant) or limit_exceeded(
+            Backend.BLOCKWISE, shape, variant.features
+        )
         if why is not None:
             raise ValueError(
                 f"{variant}: positions are divided with attention=ring, which runs in blocks, and {why}; "

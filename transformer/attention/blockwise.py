@@ -1,5 +1,6 @@
 """Blockwise softmax attention: memory linear in the length, with a custom gradient rule, on any platform."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.component import Keys, Queries, Values
+from transformer.attention.logit_modification import LogitModification
 from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_at_queries_and_keys, visible_keys
 from transformer.attention.positions import PositionScheme
-from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
 from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
@@ -27,30 +29,39 @@ class LogitTerms:
         mask: The mask.
         bias: Added to the logits.
         position: A position scheme whose `position_bias` is added to the logits.
+        modification: A function of the scaled logits, before anything is added.
+        head_H: The index of each head for `modification`; None without one.
     """
 
     mask: Mask
     bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
     position: PositionScheme | None = None
+    modification: LogitModification | None = static_field(default=None)
+    head_H: Int[Array, " H"] | None = array_field("heads", default=None)
 
-    def add_to(
+    def apply_to(
         self,
         logits: Float[Array, "B H Q K"],
         query_Q: Int[Array, " Q"],
         position_BxQ: Int[Array, "#B Q"],
         key: Int[Array, "#B #Q K"],
     ) -> Float[Array, "B H Q K"]:
-        """Add the bias and the position bias to some logits.
+        """Modify some logits, and add the bias and the position bias.
 
         Args:
-            logits: Logits of some queries and keys.
+            logits: Scaled logits of some queries and keys.
             query_Q: Indices of the queries.
             position_BxQ: Positions of the queries.
             key: Indices of the keys: one row for all queries, or one for each.
 
         Returns:
-            The sum, of the same shape.
+            The logits, of the same shape.
         """
+        if self.modification is not None:
+            assert self.head_H is not None
+            logits = self.modification(
+                logits, self.head_H[None, :, None, None], position_BxQ[:, None, :, None], key[:, None]
+            )
         if self.position is not None:
             from_positions = self.position.position_bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
@@ -121,7 +132,7 @@ def logits_of_block(
     key_1x1xK = jnp.minimum(key_K, keys - 1)[None, None]
     query_inside = jnp.minimum(query_Q, queries - 1)
     positions = jnp.take(query_positions(terms.mask, queries), query_inside, axis=1)
-    logits = terms.add_to(logits, query_inside, positions, key_1x1xK)
+    logits = terms.apply_to(logits, query_inside, positions, key_1x1xK)
     if scaling.temperature != 1:
         logits = logits / scaling.temperature
     allowed = (key_K < keys)[None, None, None]
@@ -275,7 +286,7 @@ def fold_key_blocks(
     block: int,
     queries: int,
 ) -> Any:
-    """Fold all blocks of keys into `carry`, skipping those that causality and window hide from the whole query block.
+    """Fold all blocks of keys into `carry`, skipping those of which `any_key_visible` says that all are hidden.
 
     Args:
         fold: Takes the carry, a `LogitBlock` and the block of values, and returns the new carry.
@@ -358,7 +369,8 @@ class Gradients(NamedTuple):
 def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents of (q, k, v, leaves of terms) in the inputs' types; fields of the mask have none."""
     d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
-    leaves = [None] * len(jax.tree.leaves(terms.mask)) + jax.tree.leaves(d_terms)
+    integers = [None] * len(jax.tree.leaves(terms.mask)), [None] * (terms.head_H is not None)
+    leaves = [*integers[0], *jax.tree.leaves(d_terms), *integers[1]]
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 
@@ -408,12 +420,13 @@ def blockwise_backward(
 
             def logits(q_block: Array, k_block: Array, wide_terms: Any) -> tuple[Array, Array]:
                 bias, position = wide_terms
+                block_terms = dataclasses.replace(terms, bias=bias, position=position)
                 part = logits_of_block(
                     q_block,
                     k_block,
                     query,
                     key,
-                    LogitTerms(terms.mask, bias, position),
+                    block_terms,
                     scaling=scaling,
                     queries=queries,
                     keys=keys,
@@ -485,13 +498,17 @@ def _compute_value_gradient(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKx
 
 
 def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether causality and window let any of these queries see any of these keys; None if certainly so."""
+    """Whether causality, window and function let any of these queries see any of these keys; None if certainly so."""
     if mask.center is not None:
         return None
+    rules = []
+    if mask.function is not None:
+        offset_B = jnp.zeros(1, jnp.int32) if mask.query_offset is None else mask.query_offset
+        position_Bx1xQx1 = (query + offset_B[:, None])[:, None, :, None]
+        rules.append(jnp.any(mask.function(position_Bx1xQx1, key[None, None, None])))
     first, last = query[0], query[-1]
     if mask.query_offset is not None:
         first, last = first + jnp.min(mask.query_offset), last + jnp.max(mask.query_offset)
-    rules = []
     if mask.causal and mask.prefix is None:
         rules.append(key[0] <= last)
     if mask.window is not None:

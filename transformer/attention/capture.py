@@ -537,7 +537,7 @@ def _compute_pair_logits(q_BxQxHxD: Array, inputs: WeightRecomputeInputs, rows: 
     wide = inputs.log_sum.dtype
     logits = jnp.einsum("bqhd,bqhd->bhq", q_BxQxHxD, repeat_heads(k_BxQxGxD, heads), preferred_element_type=wide)
     logits = logits * inputs.scaling.scale
-    added = inputs.terms.add_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
+    added = inputs.terms.apply_to(logits[..., None], rows.query_Q, rows.position_BxQ, key_BxQx1)
     return added[..., 0] / inputs.scaling.temperature
 
 

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer.attention.rotary import NO_SCALING, RotaryScaling
+
 Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]  # key, which constants ignore; shape; type
 AnyArray = Array | np.ndarray
 Queries = Float[Array, "B Q H D"]
@@ -36,6 +38,8 @@ class AttentionSizes:
         max_length: The longest memory, for scores with a row for each key position.
         width: Width of the model, which some position schemes use.
         rotary_base: Base of the rotary frequencies.
+        rotary_fraction: The part of a head's features that rotate.
+        rotary_scaling: How the rotary frequencies are scaled.
         relative_attention_num_buckets: Number of T5's distance buckets.
         relative_attention_max_distance: Where relative distances are clipped, or from where they share T5's last
             bucket.
@@ -51,6 +55,8 @@ class AttentionSizes:
     max_length: int
     width: int = 0
     rotary_base: float = 10000.0
+    rotary_fraction: float = 1.0
+    rotary_scaling: RotaryScaling = NO_SCALING
     relative_attention_num_buckets: int = 0
     relative_attention_max_distance: int = 0
     bidirectional_buckets: bool = False

@@ -19,6 +19,7 @@ from transformer.attention.blockwise import (
 )
 from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.cudnn_packed_rows import attend_packed, pad_to_even_length
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
 
 TPU_LANES = 128
@@ -60,8 +61,9 @@ def attend_with_kernel(
                 return output_blockwise(q, k, v, terms, scaling), None
             return attend_blockwise(q, k, v, terms, scaling)
         case Backend.SPLASH:
-            factor = scaling.scale / scaling.temperature
-            return splash_attention(q, k, v, terms.mask, factor, interpret=interpret, kernel=kernel), None
+            factor, softcap = scaling.scale / scaling.temperature, softcap_of(terms, scaling)
+            output = splash_attention(q, k, v, terms.mask, factor, softcap=softcap, interpret=interpret, kernel=kernel)
+            return output, None
         case _:
             return dot_product_attention(q, k, v, terms, scaling, backend), None
 
@@ -71,8 +73,14 @@ def log_sum_exp_with_kernel(
 ) -> Array:
     """Compute the log-sum-exp of each row, by another pass of splash or blockwise; only capture should pay for it."""
     if backend is Backend.SPLASH:
-        return splash_log_sum(q, k, v, terms.mask, scaling.scale / scaling.temperature, interpret=interpret)
+        factor, softcap = scaling.scale / scaling.temperature, softcap_of(terms, scaling)
+        return splash_log_sum(q, k, v, terms.mask, factor, softcap=softcap, interpret=interpret)
     return log_sum_exp_blockwise(q, k, terms, scaling)
+
+
+def softcap_of(terms: LogitTerms, scaling: LogitScaling) -> float | None:
+    """The bound of logits that are divided by the temperature before it; None for none."""
+    return terms.modification.cap / scaling.temperature if isinstance(terms.modification, Softcap) else None
 
 
 def dot_product_attention(
@@ -149,6 +157,7 @@ def splash_attention(
     mask: Mask,
     scale: float,
     *,
+    softcap: float | None = None,
     interpret: bool,
     kernel: Any = None,
 ) -> Float[Array, "B Q H Dv"]:
@@ -162,6 +171,7 @@ def splash_attention(
         v_BxKxGxDv: Values.
         mask: Causality, window, lengths and segments.
         scale: Factor on the products.
+        softcap: The bound of `Softcap`; None for none.
         interpret: Whether to run the kernel without a TPU, for tests.
         kernel: This device's part of `splash_kernel`, where positions are sharded. It then has its own causality and
             window, and the mask's offset gives the queries' positions.
@@ -171,14 +181,21 @@ def splash_attention(
     """
     if kernel is None:
         lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
-        kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret)
+        kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], softcap=softcap, interpret=interpret)
     output_BxHxQxD = _run_splash_kernel(kernel, q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, mask, scale)
     output = jnp.moveaxis(output_BxHxQxD, 1, 2)[..., : v_BxKxGxDv.shape[-1]].astype(v_BxKxGxDv.dtype)
     return _zero_rows_without_keys(output, mask, k_BxKxGxD.shape[1])
 
 
 def splash_log_sum(
-    q_BxQxHxD: Queries, k_BxKxGxD: Keys, v_BxKxGxDv: Values, mask: Mask, scale: float, *, interpret: bool
+    q_BxQxHxD: Queries,
+    k_BxKxGxD: Keys,
+    v_BxKxGxDv: Values,
+    mask: Mask,
+    scale: float,
+    *,
+    softcap: float | None = None,
+    interpret: bool,
 ) -> Float[Array, "B H Q"]:
     """Compute the log-sum-exp with the same kernel, in float32, without gradient (its derivative is not implemented).
 
@@ -191,6 +208,7 @@ def splash_log_sum(
         v_BxKxGxDv: Values.
         mask: Causality, window, lengths and segments.
         scale: Factor on the products.
+        softcap: The bound of `Softcap`; None for none.
         interpret: Whether to run the kernel without a TPU, for tests.
 
     Returns:
@@ -198,9 +216,10 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        return log_sum_exp_blockwise(q, k, LogitTerms(mask), LogitScaling(scale=scale))
+        capped = () if softcap is None else (Softcap(softcap), jnp.arange(q.shape[2], dtype=jnp.int32))
+        return log_sum_exp_blockwise(q, k, LogitTerms(mask, None, None, *capped), LogitScaling(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
-    kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], interpret=interpret, residuals=True)
+    kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], softcap=softcap, interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = _run_splash_kernel(kernel, q, k, v, mask, scale)
     sees_any_key = rows_with_visible_keys(mask, *lengths)
     return log_sum_BxHxQ if sees_any_key is None else jnp.where(sees_any_key, log_sum_BxHxQ, -jnp.inf)
@@ -281,7 +300,15 @@ def _splash_segment_ids(mask: Mask, q_shape: tuple[int, ...], k_shape: tuple[int
 
 
 def splash_kernel(
-    mask: Mask, queries: int, keys: int, heads: int, *, interpret: bool, residuals: bool = False, parts: int = 1
+    mask: Mask,
+    queries: int,
+    keys: int,
+    heads: int,
+    *,
+    softcap: float | None = None,
+    interpret: bool,
+    residuals: bool = False,
+    parts: int = 1,
 ) -> Any:
     """Build the kernel for the mask's static fields. Its block tables are made on the host and cached by JAX.
 
@@ -290,6 +317,7 @@ def splash_kernel(
         queries: Number of queries.
         keys: Number of keys.
         heads: Number of query heads.
+        softcap: The bound of `Softcap`; None for none.
         interpret: Whether to run the kernel without a TPU.
         residuals: Whether the kernel also returns the log-sum-exp.
         parts: Into how many parts queries are sharded; each device takes its own part of the kernel's arrays.
@@ -316,6 +344,7 @@ def splash_kernel(
         save_residuals=residuals,
         head_shards=1,
         q_seq_shards=parts,
+        attn_logits_soft_cap=softcap,
         interpret=interpret,
     )
 

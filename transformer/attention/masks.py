@@ -1,16 +1,21 @@
 """Masks: which keys a query may see, described by fields that fused kernels can take natively."""
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.argument_checks import MAP_AXES, describe_value, is_array
+from transformer.attention.argument_checks import MAP_AXES, check_function, describe_value, is_array
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
 
 LOGIT_AXES = ("batch", "heads", "queries", "keys")
 _SIDES = (("batch", "queries"), ("batch", "keys"))
+
+
+MaskFunction = Callable[[Int[Array, "#B 1 Q 1"], Int[Array, "#B 1 #Q K"]], Bool[Array, "#B 1 Q K"]]
+"""Whether queries at some positions see keys at others."""
 
 
 @pytree_dataclass
@@ -33,6 +38,10 @@ class Mask:
             et al. 2019).
         center: Center of each query's window, a real number.
         allowed: An arbitrary dense mask, True where a query may see a key.
+        function: A function of the positions of queries and of keys, arrays that broadcast against each other, which is
+            True where a key is visible, as FlexAttention's `mask_mod` (Dong et al. 2024, section 3). It must be
+            hashable, as every module-level function and frozen dataclass is. Blockwise attention skips the blocks in
+            which it hides every key. What it alone hides must be finite.
 
     Example:
         ```python
@@ -55,6 +64,7 @@ class Mask:
     order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array_field(*_SIDES, default=None)
     center: Float[Array, "B H Q"] | None = array_field("batch", "heads", "queries", default=None, counts="keys")
     allowed: Bool[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
+    function: MaskFunction | None = static_field(default=None)
 
     def present_fields(self) -> frozenset[str]:
         """The names of the fields that are set."""
@@ -173,6 +183,8 @@ def visible_keys(
         rules.append(take_at_keys(key_order, key)[:, None] < jnp.take(query_order, query_Q, axis=1)[:, None, :, None])
     if mask.allowed is not None:
         rules.append(take_at_queries_and_keys(mask.allowed, query_Q, key))
+    if mask.function is not None:
+        rules.append(mask.function(position_Bx1xQx1, key_Bx1xQxK))
     if not rules:
         return None
     visible = rules[0]
@@ -352,10 +364,10 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
     if mask.window is not None:
         before, after = mask.window
         are_integers = isinstance(before, int) and isinstance(after, int)
-        if not are_integers or before < 0 or after < 0 or before + after == 0:
-            raise ValueError(
-                f"mask.window={mask.window} must be (before, after), whole numbers at least 0 and one of them above 0"
-            )
+        if not are_integers or before < 0 or after < 0:
+            raise ValueError(f"mask.window={mask.window} must be (before, after), whole numbers at least 0")
+    if mask.function is not None:
+        check_function("mask.function", mask.function, "(query positions, key positions)")
     missing = missing_field(mask.present_fields())
     if missing is not None:
         raise ValueError(missing)

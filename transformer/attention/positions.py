@@ -23,6 +23,7 @@ from transformer.attention.component import (
     zeros,
 )
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
+from transformer.attention.rotary import NO_SCALING, RotaryScaling, apply_rotary, sinusoids
 
 
 class PositionCombination(enum.Enum):
@@ -84,57 +85,6 @@ def sinusoidal_positions(
     if halves:
         return jnp.concatenate([sines, cosines], axis=-1)
     return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
-
-
-def apply_rotary(
-    x_BxNxHxD: Float[Array, "B N H D"], positions: Int[Array, "#B N"], *, base: float = 10000.0, halves: bool = False
-) -> Float[Array, "B N H D"]:
-    """Rotate each pair of features by its position times its frequency (Su et al. 2021, section 3.2.2, equation 15).
-
-    (x_2i, x_2i+1) -> R(p base^(-2i / D)) (x_2i, x_2i+1). The product of a rotated query and a rotated key depends on
-    their positions only through the difference.
-
-    Args:
-        x_BxNxHxD: Queries or keys.
-        positions: The position p of each.
-        base: Base of the frequencies.
-        halves: Whether to pair (x_i, x_(i + D/2)) instead of neighbors.
-
-    Returns:
-        The rotated vectors, in the input's type.
-
-    Raises:
-        ValueError: If the depth D is odd.
-    """
-    depth = x_BxNxHxD.shape[-1]
-    if depth % 2:
-        raise ValueError(f"head depth {depth} is odd; rotary positions turn pairs of features")
-    wide = jnp.promote_types(x_BxNxHxD.dtype, jnp.float32)
-    sines, cosines = (wave[:, :, None] for wave in sinusoids(positions, depth, base, wide))
-    x = x_BxNxHxD.astype(wide)
-    first, second = jnp.split(x, 2, axis=-1) if halves else (x[..., 0::2], x[..., 1::2])
-    turned = (first * cosines - second * sines, first * sines + second * cosines)
-    joined = jnp.concatenate(turned, axis=-1) if halves else jnp.stack(turned, axis=-1).reshape(x.shape)
-    return joined.astype(x_BxNxHxD.dtype)
-
-
-def sinusoids(positions: Int[Array, "*shape"], width: int, base: float, dtype: jnp.dtype) -> tuple[Array, Array]:
-    """Compute the sines and cosines of p base^(-2i / width) for i from 0 to width / 2 - 1.
-
-    Args:
-        positions: Positions p.
-        width: Twice the number of frequencies.
-        base: Base of the frequencies.
-        dtype: Type of the result.
-
-    Returns:
-        The sines and the cosines, [*shape, width / 2] each.
-    """
-    # Frequencies in float64 on the host: float32 powers would shift the slowest waves.
-    frequencies = np.power(base, -np.arange(0, width, 2) / width)
-    broadcast_frequencies = jax.lax.broadcast_to_rank(jnp.asarray(frequencies, dtype), positions.ndim + 1)
-    angles = positions[..., None].astype(dtype) * broadcast_frequencies
-    return jnp.sin(angles), jnp.cos(angles)
 
 
 class AttentionPosition(enum.Enum):
@@ -279,13 +229,19 @@ class Rotary(PositionScheme):
     Attributes:
         base: Base of the frequencies base^(-2i / D).
         halves: Whether feature i is paired with i + D/2; set from the `AttentionPosition`, whatever is passed here.
+        fraction: The part of a head's features that rotate, the first ones (Black et al. 2022, section 2.1.1).
+        scaling: How the frequencies are scaled for contexts longer than those of pre-training.
+        text_length: The positions of the whole text, where a call has only some of them; None means those of the call.
 
     Raises:
-        ValueError: If `base` is not finite and above 0.
+        ValueError: If `base` is not finite and above 0, or if `fraction` is not above 0 and at most 1.
     """
 
     base: float = static_field(default=10000.0)
     halves: bool = static_field(default=False)
+    fraction: float = static_field(default=1.0)
+    scaling: RotaryScaling = static_field(default=NO_SCALING)
+    text_length: int | None = static_field(default=None)
 
     parameters = "optional"
     rotates_features = True
@@ -293,20 +249,33 @@ class Rotary(PositionScheme):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.base) and self.base > 0):
             raise ValueError(f"base={self.base} of the rotary frequencies must be finite and above 0")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction} of the features that rotate must be above 0 and at most 1")
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "Rotary":
-        return cls(sizes.rotary_base)
+        return cls(sizes.rotary_base, fraction=sizes.rotary_fraction, scaling=sizes.rotary_scaling)
 
     @classmethod
     def incompatible_reason(cls, score: Any) -> str | None:
         return None if score.is_product else "turns the two sides of a product, which score={} has not"
 
     def encode_queries(self, q_BxQxHxD: Queries, positions: QueryPositions) -> Queries:
-        return apply_rotary(q_BxQxHxD, positions, base=self.base, halves=self.halves)
+        return self._rotate(q_BxQxHxD, positions)
 
     def encode_keys(self, k_BxKxGxC: Keys, positions: Int[Array, "#B K"]) -> Keys:
-        return apply_rotary(k_BxKxGxC, positions, base=self.base, halves=self.halves)
+        return self._rotate(k_BxKxGxC, positions)
+
+    def _rotate(self, x_BxNxHxD: Queries, positions: Int[Array, "#B N"]) -> Queries:
+        return apply_rotary(
+            x_BxNxHxD,
+            positions,
+            base=self.base,
+            halves=self.halves,
+            fraction=self.fraction,
+            scaling=self.scaling,
+            text_length=self.text_length,
+        )
 
 
 @pytree_dataclass
@@ -314,15 +283,22 @@ class Alibi(PositionScheme):
     """ALiBi: adds -m_h |i - j| (Press et al. 2022, section 3).
 
     Attributes:
-        slopes_H: The slopes m_h of a device's own heads; None computes them from the number of heads.
+        slopes_H: The slopes m_h; None computes them from the number of heads (`alibi_slopes`).
     """
 
     slopes_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
+    parameters = "optional"
     adds_position_bias = True
 
+    def check(self, q: Array, value_depth: int | None) -> None:
+        if self.slopes_H is not None and self.slopes_H.shape != q.shape[2:3]:
+            raise ValueError(
+                f"params.position.slopes_H has shape {self.slopes_H.shape}; q {q.shape} needs {q.shape[2:3]}, its heads"
+            )
+
     def for_sharded_heads(self, heads: int) -> "Alibi":
-        return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32))
+        return Alibi(jnp.asarray(alibi_slopes(heads), jnp.float32)) if self.slopes_H is None else self
 
     def position_bias(
         self, query_positions: QueryPositions, key_positions: KeyPositions, heads: int, dtype: jnp.dtype

@@ -1,7 +1,8 @@
-"""Constraints on decoded tokens: repetition penalty, forbidden tokens, stop strings, and a task's rules."""
+"""Constraints on decoded tokens: repetition, least length, forbidden tokens, stop strings, and a task's rules."""
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -29,14 +30,60 @@ class ConstraintState(NamedTuple):
     """The state of the constraints of each row during decoding; None for a constraint that is not used.
 
     Attributes:
-        seen: Which tokens have occurred in prompt or output.
+        occurred: Which tokens have occurred in prompt or output.
         stop: The state of the stop strings' automaton.
         rule: The state of the rule, a tree of arrays [row, ...].
+        history: The tokens of prompt and output.
     """
 
-    occurred: Bool[Array, "R V"] | None  # the tokens that have occurred in prompt or output
-    stop: Int[Array, " R"] | None  # the state of the stop strings' automaton
-    rule: Any = None  # the state of the rule, [row, ...]
+    occurred: Bool[Array, "R V"] | None
+    stop: Int[Array, " R"] | None
+    rule: Any = None
+    history: "TokenHistory | None" = None
+
+
+class TokenHistory(NamedTuple):
+    """The tokens of each row: of its prompt and of what was generated.
+
+    Attributes:
+        tokens: The tokens, with room behind them.
+        lengths: How many there are.
+    """
+
+    tokens: Int[Array, "R T"]
+    lengths: Int[Array, " R"]
+
+    @classmethod
+    def after_prompt(cls, prompt: Prompt | None, rows: int, length: int) -> "TokenHistory":
+        """Return the history before the first of `length` new tokens."""
+        if prompt is None:
+            return cls(jnp.zeros((rows, length), jnp.int32), jnp.zeros(rows, jnp.int32))
+        tokens_BxP, lengths_B = jnp.asarray(prompt.tokens), jnp.asarray(prompt.lengths)
+        beams = rows // len(lengths_B)
+        tokens_BxT = jnp.pad(tokens_BxP, ((0, 0), (0, length)))
+        return cls(*(jnp.repeat(x, beams, axis=0).astype(jnp.int32) for x in (tokens_BxT, lengths_B)))
+
+    def append(self, tokens_R: Int[Array, " R"]) -> "TokenHistory":
+        """Return the history with one more token of every row."""
+        row_R = jnp.arange(len(tokens_R))
+        return TokenHistory(self.tokens.at[row_R, self.lengths].set(tokens_R, mode="drop"), self.lengths + 1)
+
+    def last(self, count: int) -> Int[Array, "R N"]:
+        """Return the last tokens of each row; -1 where it has fewer."""
+        place_RxN = self.lengths[:, None] - count + jnp.arange(count)
+        return jnp.where(place_RxN >= 0, jnp.take_along_axis(self.tokens, jnp.maximum(place_RxN, 0), axis=1), -1)
+
+    def would_repeat(self, size: int, vocabulary: int) -> Bool[Array, "R V"]:
+        """Return the tokens that would complete a sequence of `size` tokens that the row has already."""
+        starts = self.tokens.shape[1] - size + 1
+        last_RxN = self.last(size - 1)
+        begins_RxS = jnp.arange(starts) + size - 1 < self.lengths[:, None]
+        for place in range(size - 1):
+            begins_RxS &= self.tokens[:, place : place + starts] == last_RxN[:, place : place + 1]
+        # Tokens that complete nothing get the index V, outside of the vocabulary, and are dropped.
+        index_RxS = jnp.where(begins_RxS, self.tokens[:, size - 1 :], vocabulary)
+        rows = len(self.lengths)
+        return jnp.zeros((rows, vocabulary), bool).at[jnp.arange(rows)[:, None], index_RxS].set(True, mode="drop")
 
 
 class TokenRule(Protocol):
@@ -68,7 +115,13 @@ class TokenRule(Protocol):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["stop_table", "rule"],
-    meta_fields=["repetition_penalty", "forbidden_ids"],
+    meta_fields=[
+        "repetition_penalty",
+        "forbidden_ids",
+        "forbidden_sequences",
+        "no_repeat_ngram_size",
+        "min_new_tokens",
+    ],
 )
 @dataclasses.dataclass(frozen=True)
 class Constraints:
@@ -83,21 +136,37 @@ class Constraints:
         stop_table: The table of `transformer.decoding.stop_sequences.build_stop_table`; a complete stop string ends a
             row.
         rule: Which tokens may come next in each row.
+        forbidden_sequences: Sequences of tokens that are never generated, prompt and output taken together.
+        no_repeat_ngram_size: No sequence of so many tokens occurs twice in prompt and output (Paulus et al. 2018,
+            section 2.5); 0 for no limit.
+        min_new_tokens: No token ends an output of fewer tokens; a stop string may.
 
     Raises:
-        UserError: If the penalty is not above 0 and finite, or if a forbidden token is negative.
+        UserError: If the penalty is not above 0 and finite, if a forbidden token is negative, if a forbidden sequence
+            is empty, or if a number is negative.
     """
 
     repetition_penalty: float = 1.0
     forbidden_ids: tuple[int, ...] = ()
     stop_table: Int[Array | np.ndarray, "S V"] | None = None
     rule: TokenRule | None = None
+    forbidden_sequences: tuple[tuple[int, ...], ...] = ()
+    no_repeat_ngram_size: int = 0
+    min_new_tokens: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("no_repeat_ngram_size", "min_new_tokens"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 0")
+        if not all(self.forbidden_sequences):
+            raise UserError(f"forbidden_sequences={self.forbidden_sequences} has an empty sequence")
         if not 0 < self.repetition_penalty < math.inf:
             raise UserError(f"repetition_penalty={self.repetition_penalty} must be above 0 (1: no penalty)")
-        if min(self.forbidden_ids, default=0) < 0:
-            raise UserError(f"forbidden={self.forbidden_ids} has a negative number; token numbers begin at 0")
+        if min((*self.forbidden_ids, *itertools.chain(*self.forbidden_sequences)), default=0) < 0:
+            raise UserError(
+                f"forbidden={(*self.forbidden_ids, *self.forbidden_sequences)} has a negative number; token numbers "
+                "begin at 0"
+            )
 
     def check(self, vocabulary: int) -> None:
         """Check that forbidden tokens and stop strings fit the vocabulary.
@@ -105,21 +174,23 @@ class Constraints:
         Raises:
             ValueError: If they do not.
         """
-        if max(self.forbidden_ids, default=0) >= vocabulary:
-            raise ValueError(f"forbidden={self.forbidden_ids} has a token beyond the vocabulary of {vocabulary}")
+        forbidden = (*self.forbidden_ids, *itertools.chain(*self.forbidden_sequences))
+        if max(forbidden, default=0) >= vocabulary:
+            raise ValueError(f"forbidden={forbidden} has a token beyond the vocabulary of {vocabulary}")
         if self.stop_table is not None and self.stop_table.shape[1] != vocabulary:
             raise ValueError(
                 f"stop_table knows {self.stop_table.shape[1]} tokens and the model {vocabulary}: build the table from "
                 "one entry of bytes for each logit, b'' for tokens without text"
             )
 
-    def start(self, rows: int, vocabulary: int, prompt: Prompt | None) -> ConstraintState:
+    def start(self, rows: int, vocabulary: int, prompt: Prompt | None, length: int) -> ConstraintState:
         """Return the state before the first step: the prompt's tokens have occurred, but no part of a stop string.
 
         Args:
             rows: Number of rows.
             vocabulary: Number of logits.
             prompt: The prompts; None for none.
+            length: The largest number of generated tokens.
 
         Returns:
             The state.
@@ -131,18 +202,47 @@ class Constraints:
                 occurred_BxV = _prompt_tokens(prompt, vocabulary)
                 occurred_RxV = jnp.repeat(occurred_BxV, rows // occurred_BxV.shape[0], axis=0)
         rule_state = None if self.rule is None else self.rule.start(rows, vocabulary)
+        reads_history = self.no_repeat_ngram_size or any(len(sequence) > 1 for sequence in self.forbidden_sequences)
         return ConstraintState(
-            occurred_RxV, None if self.stop_table is None else jnp.zeros(rows, jnp.int32), rule_state
+            occurred_RxV,
+            None if self.stop_table is None else jnp.zeros(rows, jnp.int32),
+            rule_state,
+            TokenHistory.after_prompt(prompt, rows, length) if reads_history else None,
         )
 
-    def apply(self, logits_RxV: Float[Array, "R V"], state: ConstraintState) -> Float[Array, "R V"]:
-        """Return the penalized logits, -inf for tokens that are forbidden or not allowed by the rule."""
+    def apply(
+        self,
+        logits_RxV: Float[Array, "R V"],
+        state: ConstraintState,
+        step: Int[Array, ""],
+        end_V: Bool[np.ndarray, " V"],
+    ) -> Float[Array, "R V"]:
+        """Return the penalized logits, -inf for tokens that are forbidden or not allowed.
+
+        Args:
+            logits_RxV: The logits.
+            state: The state of the constraints.
+            step: How many tokens are generated already.
+            end_V: The tokens that end an output.
+        """
         if state.occurred is not None:
             theta = self.repetition_penalty
             penalized_RxV = jnp.where(logits_RxV > 0, logits_RxV / theta, logits_RxV * theta)
             logits_RxV = jnp.where(state.occurred, penalized_RxV, logits_RxV)
         if self.forbidden_ids:
             logits_RxV = logits_RxV.at[:, jnp.array(self.forbidden_ids)].set(-jnp.inf)
+        for *before, last in self.forbidden_sequences:
+            hidden_R = jnp.ones(len(logits_RxV), bool)
+            if before:
+                assert state.history is not None
+                hidden_R = jnp.all(state.history.last(len(before)) == jnp.array(before), axis=1)
+            logits_RxV = logits_RxV.at[:, last].set(jnp.where(hidden_R, -jnp.inf, logits_RxV[:, last]))
+        if self.no_repeat_ngram_size:
+            assert state.history is not None
+            repeats_RxV = state.history.would_repeat(self.no_repeat_ngram_size, logits_RxV.shape[1])
+            logits_RxV = jnp.where(repeats_RxV, -jnp.inf, logits_RxV)
+        if self.min_new_tokens:
+            logits_RxV = jnp.where((step < self.min_new_tokens) & end_V, -jnp.inf, logits_RxV)
         if self.rule is not None:
             logits_RxV = jnp.where(self.rule.allowed_tokens(state.rule), logits_RxV, -jnp.inf)
         return logits_RxV
@@ -161,7 +261,10 @@ class Constraints:
             occurred_RxV = occurred_RxV.at[jnp.arange(tokens_R.shape[0]), tokens_R].set(True)
         rule_state = None if self.rule is None else self.rule.advance(state.rule, tokens_R)
         return ConstraintState(
-            occurred_RxV, None if state.stop is None else jnp.asarray(self.stop_table)[state.stop, tokens_R], rule_state
+            occurred_RxV,
+            None if state.stop is None else jnp.asarray(self.stop_table)[state.stop, tokens_R],
+            rule_state,
+            None if state.history is None else state.history.append(tokens_R),
         )
 
 

@@ -197,7 +197,7 @@ def generate(
         tokens: The special tokens.
         key: The random key: one stream for the strategy, another for the model's steps. None of the library's families
             samples in its steps; hard attention takes its most probable key.
-        prompt: The tokens that the inputs begin with, for the repetition penalty; they are not part of the result.
+        prompt: The tokens that the inputs begin with, for constraints on repetition; they are not part of the result.
         constraints: Limits on the tokens; None for none.
         coverage: A coverage penalty on finished hypotheses; `strategy` must then be a `CoverageStrategy`.
 
@@ -241,7 +241,7 @@ def generate(
         if coverage is not None:
             total_attention = total_attention + coverage.step_attention(aux.maps)
             state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(total_attention))
-        logits_RxV = limits.apply(logits_RxV, constraint_state)
+        logits_RxV = limits.apply(logits_RxV, constraint_state, step, end_V)
         if tokens.never_generated_ids:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated_ids)].set(-jnp.inf)
         if tokens.vocab_size is not None:
@@ -264,7 +264,7 @@ def generate(
         step, *_, state = carry
         return (step < length) & ~strategy.done(state, step)
 
-    constraint_state = limits.start(rows, vocabulary, prompt)
+    constraint_state = limits.start(rows, vocabulary, prompt, length)
     strategy_state = strategy.start(rows // strategy.num_beams, length, tokens, key)
     attended = None if coverage is None else coverage.initial(strategy.num_beams)
     *_, state = jax.lax.while_loop(

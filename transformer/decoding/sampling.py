@@ -1,4 +1,4 @@
-"""Sampling from the model's distribution with temperature, top-k and nucleus (top-p)."""
+"""Sampling from the model's distribution with temperature, top-k, nucleus (top-p), min-p and typical sets."""
 
 import dataclasses
 from typing import Annotated, NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.config import Config, GreaterThan, NonNegativeInt, Range, UserError
+from transformer.config import Config, Fraction, NonNegativeInt, PositiveFraction, Range, UserError
 from transformer.decoding.generation import DecodedSequences, SpecialTokens
 from transformer.decoding.greedy import Hypotheses
 
@@ -20,28 +20,34 @@ class _State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Config):
-    """Sampling y_t ~ softmax(log p / temperature), from the `top_k` most probable tokens and of those the nucleus.
+    """Sampling y_t ~ softmax(log p / temperature) from the tokens that top-k, top-p, min-p and typical-p keep, in turn.
 
     The nucleus is the smallest set of the most probable tokens whose probability, renormalized after top-k, reaches
     `top_p`, including the token that crosses it (Holtzman et al. 2020, section 3.1); top-k is from Fan et al. 2018.
-    Ties at a cut keep the first tokens. A sample's score is its log-probability under the distribution that it is
-    sampled from. The samples of a row depend only on the key, the example's index in the batch, the sample's index and
-    the step.
+    Min-p keeps the tokens of at least `min_p` times the probability of the best one (Nguyen et al. 2025, section 3).
+    The typical set has the tokens whose information is nearest to the entropy, as many as reach `typical_p` (Meister et
+    al. 2023, equation 11). Ties at a cut of the first two keep the first tokens. A sample's score is its
+    log-probability under the distribution that it is sampled from. The samples of a row depend only on the key, the
+    example's index in the batch, the sample's index and the step.
 
     Attributes:
         temperature: The temperature, above 0.
         top_k: How many tokens to keep; 0 for all.
         top_p: The probability of the nucleus; 1 for all.
+        min_p: The least probability, as a part of the greatest; 0 for all.
+        typical_p: The probability of the typical set; 1 for all.
         num_beams: How many samples to draw per example.
 
     Raises:
-        UserError: If `temperature` is not above 0 and finite, `top_k` is below 0, `top_p` is outside (0, 1], or
-            `num_beams` is below 1.
+        UserError: If `temperature` is not above 0 and finite, `top_k` is below 0, `top_p` or `typical_p` is
+            outside (0, 1], `min_p` is outside [0, 1], or `num_beams` is below 1.
     """
 
     temperature: float = 1.0
     top_k: NonNegativeInt = 0
-    top_p: Annotated[float, GreaterThan(0.0), Range(0.0, 1.0)] = 1.0
+    top_p: PositiveFraction = 1.0
+    min_p: Fraction = 0.0
+    typical_p: PositiveFraction = 1.0
     num_beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
 
     def _check(self) -> None:
@@ -80,7 +86,7 @@ class Sampling(Config):
     def truncate(
         self, log_probability_RxV: Float[Array, "R V"]
     ) -> tuple[Float[Array, "R K"], Int[Array, "R K"] | None]:
-        """Apply temperature, top-k and top-p.
+        """Apply temperature, top-k, top-p, min-p and typical-p.
 
         Args:
             log_probability_RxV: The log-probabilities of all tokens.
@@ -99,6 +105,11 @@ class Sampling(Config):
             probability_RxK = jax.nn.softmax(scaled)
             before_RxK = jnp.cumsum(probability_RxK, axis=-1) - probability_RxK
             scaled = jnp.where(before_RxK < self.top_p, scaled, -jnp.inf)
+        if self.min_p > 0:
+            least_Rx1 = jnp.max(scaled, axis=-1, keepdims=True) + jnp.log(self.min_p)
+            scaled = jnp.where(scaled >= least_Rx1, scaled, -jnp.inf)
+        if self.typical_p < 1:
+            scaled = jnp.where(_is_typical(jax.nn.log_softmax(scaled), self.typical_p), scaled, -jnp.inf)
         return jax.nn.log_softmax(scaled), index_RxK
 
     def done(self, state: _State, step: Int[Array, ""]) -> Bool[Array, ""]:
@@ -106,3 +117,19 @@ class Sampling(Config):
 
     def finish(self, state: _State, tokens: SpecialTokens) -> DecodedSequences:
         return state.rows.to_decoded_sequences(self.num_beams)
+
+
+def _is_typical(log_probability_RxK: Float[Array, "R K"], mass: float) -> Bool[Array, "R K"]:
+    """Return the tokens whose information differs least from the entropy and whose probability reaches the mass.
+
+    As in transformers, a token as far from the entropy as the last one of the set is in it too.
+    """
+    probability_RxK = jnp.exp(log_probability_RxK)
+    information_RxK = -log_probability_RxK
+    entropy_Rx1 = jnp.sum(jnp.where(probability_RxK > 0, probability_RxK * information_RxK, 0), axis=-1, keepdims=True)
+    distance_RxK = jnp.abs(information_RxK - entropy_Rx1)
+    order_RxK = jnp.argsort(distance_RxK, axis=-1, stable=True)
+    reached_RxK = jnp.cumsum(jnp.take_along_axis(probability_RxK, order_RxK, axis=-1), axis=-1)
+    last_Rx1 = jnp.minimum(jnp.sum(reached_RxK < mass, axis=-1, keepdims=True), distance_RxK.shape[-1] - 1)
+    limit_Rx1 = jnp.take_along_axis(distance_RxK, jnp.take_along_axis(order_RxK, last_Rx1, axis=-1), axis=-1)
+    return distance_RxK <= limit_Rx1

@@ -1,6 +1,10 @@
-"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning."""
+"""Conversion of BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with heads of pre-training or fine-tuning.
+
+XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are RoBERTa by other names.
+"""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +32,7 @@ from transformer.huggingface.fine_tuned_heads import (
 )
 from transformer.huggingface.tensor_layouts import VECTOR
 
-_KEYS = (
+KEYS = (
     ConfigKey("vocab_size", "vocab_size"),
     ConfigKey("hidden_size", "width"),
     ConfigKey("num_hidden_layers", "layers"),
@@ -46,7 +50,7 @@ _KEYS = (
     ConfigKey("output_bias", "output_bias"),
     ConfigKey("num_labels", "classes"),
 )
-_FIXED: dict[str, Any] = {
+FIXED: dict[str, Any] = {
     "score": "scaled_dot",
     "norm": "layer",
     "norm_placement": "post",
@@ -63,8 +67,14 @@ _FIXED_KEYS = (FixedConfigKey("position_embedding_type", "absolute"),)
 _TRAINING_KEYS = {"classifier_dropout": "hidden_dropout_prob"}
 
 
-def _accepted_architectures(bare: str) -> tuple[str, ...]:
-    return (bare, *(bare.replace("Model", ending) for ending in FINE_TUNED_CLASSES.values()))
+def accepted_architectures(bare: str, heads: Sequence[str] = tuple(FINE_TUNED_CLASSES)) -> tuple[str, ...]:
+    """Return the class without a head and those with heads of fine-tuning.
+
+    Args:
+        bare: The name of the class without a head.
+        heads: Our heads of fine-tuning.
+    """
+    return (bare, *(bare.replace("Model", FINE_TUNED_CLASSES[head]) for head in heads))
 
 
 # RoBERTa's head of masked language modeling, whatever the activation of its blocks.
@@ -72,12 +82,15 @@ _HEAD_ACTIVATION = "gelu"
 # BERT's second head of pre-training: whether a text follows another.
 _NEXT_SENTENCE_HEAD = "cls.seq_relationship"
 # Old files call a norm's scale and bias gamma and beta.
-_RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
+RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
 
-def _tensor_entries(
-    body: str, pooler: tuple[TensorEntry, ...], transform: str, transform_norm: str, bias: str
-) -> tuple[TensorEntry, ...]:
+def body_entries(body: str) -> tuple[TensorEntry, ...]:
+    """Return the tensors of a model without a head.
+
+    Args:
+        body: The prefix of their names.
+    """
     layer = f"{body}.encoder.layer.{{layer}}"
     names = ("self.query", "self.key", "self.value", "output.dense")
     return (
@@ -90,6 +103,14 @@ def _tensor_entries(
         *linear_entries(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
         *linear_entries(f"{layer}.output.dense", "layers/feed_forward/contract"),
         *norm_entries(f"{layer}.output.LayerNorm", "layers/feed_forward_residual/norm"),
+    )
+
+
+def _tensor_entries(
+    body: str, pooler: tuple[TensorEntry, ...], transform: str, transform_norm: str, bias: str
+) -> tuple[TensorEntry, ...]:
+    return (
+        *body_entries(body),
         *pooler,
         *linear_entries(transform, "head/transform"),
         *norm_entries(transform_norm, "head/norm"),
@@ -97,7 +118,7 @@ def _tensor_entries(
     )
 
 
-def _infer_heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
+def infer_heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
     """Return the config with the model's heads, inferred from its architecture and its tensors.
 
     Args:
@@ -147,8 +168,13 @@ def _infer_fine_tuned_head(names: TensorNames, classifier: str, pooled: bool) ->
     return "classes" if classifies_texts else "token_classes"
 
 
-def _restore_heads(config: Config, bare: str) -> Config:
-    """Return the config with the class of a model with these heads; with both, `BertForPreTraining`."""
+def restore_heads(config: Config, bare: str) -> Config:
+    """Return the config with the class of a model with these heads; with both, `BertForPreTraining`.
+
+    Args:
+        config: The config, with the keys of our heads.
+        bare: The name of the class without a head.
+    """
     head = config["head"]
     other_keys = without_head_keys(config, ("pooler", "head", "output_bias"))
     architecture_by_head = {"pretraining": "BertForPreTraining", "none": bare}
@@ -157,17 +183,17 @@ def _restore_heads(config: Config, bare: str) -> Config:
 
 
 def _simplify_bert(config: Config, names: TensorNames) -> Config:
-    return _infer_heads(config, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
+    return infer_heads(config, names, "bert", "cls.predictions.transform.dense.weight", "classifier.weight")
 
 
 BERT = ConversionSpec(
     model_type="bert",
     architecture="BertForMaskedLM",
     model_family="encoder",
-    config_keys=tuple(key for key in _KEYS if key.our_key != "position_offset"),
-    fixed_fields={**_FIXED, "position_offset": 0},
+    config_keys=tuple(key for key in KEYS if key.our_key != "position_offset"),
+    fixed_fields={**FIXED, "position_offset": 0},
     training_defaults={"initialization": "bert"},
-    other_architectures=("BertForPreTraining", *_accepted_architectures("BertModel")),
+    other_architectures=("BertForPreTraining", *accepted_architectures("BertModel")),
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
@@ -189,47 +215,65 @@ BERT = ConversionSpec(
     },
     ignored_tensors=(r"(bert\.)?embeddings\.position_ids",),  # 0, 1, 2, ...
     dropped_tensors=(r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.dense\.(weight|bias)"),
-    tensor_renames=_RENAMED,
+    tensor_renames=RENAMED,
     simplify_config=_simplify_bert,
-    restore_config=lambda config: _restore_heads(config, "BertModel"),
+    restore_config=lambda config: restore_heads(config, "BertModel"),
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
 )
 
 
-def _simplify_roberta(config: Config, names: TensorNames) -> Config:
-    # Position 0 has the row behind the padding token's number, -1 where there is none.
-    pad, rows = config["pad_token_id"], config["max_position_embeddings"]
-    if pad is None or pad < -1:
-        raise UserError(f"config.json has pad_token_id={pad!r}, from which a roberta model counts its positions")
-    if rows < pad + 2:
-        raise UserError(f"config.json has max_position_embeddings={rows}: pad_token_id={pad} leaves no position")
-    positions = {"max_position_embeddings": rows - pad - 1, "position_offset": pad + 1}
-    simplified = _infer_heads(
-        {**config, **positions}, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight"
-    )
+def check_head_activation(config: Config, simplified: Config, architecture: str) -> None:
+    """Check the activation of a head of masked language modeling that has gelu whatever the blocks have.
+
+    Raises:
+        UserError: If the blocks have another, since the head of ours has theirs.
+    """
     if simplified["head"] == "masked" and ACTIVATIONS.get(config["hidden_act"]) != _HEAD_ACTIVATION:
         raise UserError(
-            f"config.json has hidden_act={config['hidden_act']!r}, but the head of a {ROBERTA.architecture} has "
+            f"config.json has hidden_act={config['hidden_act']!r}, but the head of a {architecture} has "
             f"{_HEAD_ACTIVATION} in any case; only {_HEAD_ACTIVATION} can be read with it"
         )
-    return simplified
 
 
-def _restore_roberta(config: Config) -> Config:
+def check_exported_head_activation(config: Config) -> None:
+    """As `check_head_activation`, of a model of ours.
+
+    Raises:
+        UserError: If the blocks have another.
+    """
     if config["head"] == "masked" and ACTIVATIONS[config["hidden_act"]] != _HEAD_ACTIVATION:
         raise UserError(
             f"config.model.activation={ACTIVATIONS[config['hidden_act']]} is not {_HEAD_ACTIVATION}, which its head "
             "has in any case"
         )
+
+
+def _simplify_roberta(model_type: str, architecture: str, config: Config, names: TensorNames) -> Config:
+    # Position 0 has the row behind the padding token's number, -1 where there is none.
+    pad, rows = config["pad_token_id"], config["max_position_embeddings"]
+    if pad is None or pad < -1:
+        raise UserError(f"config.json has pad_token_id={pad!r}, from which a {model_type} model counts its positions")
+    if rows < pad + 2:
+        raise UserError(f"config.json has max_position_embeddings={rows}: pad_token_id={pad} leaves no position")
+    positions = {"max_position_embeddings": rows - pad - 1, "position_offset": pad + 1}
+    simplified = infer_heads(
+        {**config, **positions}, names, "roberta", "lm_head.dense.weight", "classifier.out_proj.weight"
+    )
+    check_head_activation(config, simplified, architecture)
+    return simplified
+
+
+def _restore_roberta(bare: str, config: Config) -> Config:
+    check_exported_head_activation(config)
     offset = config["position_offset"]
     other_keys = {name: value for name, value in config.items() if name != "position_offset"}
     positions = {
         "max_position_embeddings": config["max_position_embeddings"] + offset,
         "pad_token_id": offset - 1,
     }
-    return _restore_heads({**other_keys, **positions}, "RobertaModel")
+    return restore_heads({**other_keys, **positions}, bare)
 
 
 # With classes of whole texts, the pooler is a part of their head.
@@ -244,14 +288,13 @@ _ROBERTA_POOLER = (
     ),
 )
 
-ROBERTA = ConversionSpec(
-    model_type="roberta",
-    architecture="RobertaForMaskedLM",
+_ROBERTA = ConversionSpec(
+    model_type="",
+    architecture="",
     model_family="encoder",
-    config_keys=_KEYS,
-    fixed_fields=_FIXED,
+    config_keys=KEYS,
+    fixed_fields=FIXED,
     training_defaults={"initialization": "bert"},
-    other_architectures=_accepted_architectures("RobertaModel"),
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
@@ -273,10 +316,26 @@ ROBERTA = ConversionSpec(
     },
     ignored_tensors=(r"(roberta\.)?embeddings\.position_ids",),
     dropped_tensors=(r"(roberta\.)?pooler\.dense\.(weight|bias)",),
-    tensor_renames=_RENAMED,
-    simplify_config=_simplify_roberta,
-    restore_config=_restore_roberta,
+    tensor_renames=RENAMED,
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
 )
+
+
+def _make_roberta(model_type: str, name: str) -> ConversionSpec:
+    """Return the spec of a class that is RoBERTa by another name."""
+    architecture, bare = f"{name}ForMaskedLM", f"{name}Model"
+    return dataclasses.replace(
+        _ROBERTA,
+        model_type=model_type,
+        architecture=architecture,
+        other_architectures=accepted_architectures(bare),
+        simplify_config=functools.partial(_simplify_roberta, model_type, architecture),
+        restore_config=functools.partial(_restore_roberta, bare),
+    )
+
+
+ROBERTA = _make_roberta("roberta", "Roberta")
+XLM_ROBERTA = _make_roberta("xlm-roberta", "XLMRoberta")
+CAMEMBERT = _make_roberta("camembert", "Camembert")

@@ -18,7 +18,7 @@ from transformer.config import (
 from transformer.huggingface.config_classes import CONFIG_CLASSES, WITHOUT_EFFECT, ClassKeys
 from transformer.huggingface.generation_config import GENERATION_KEYS
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR, TABLE, VECTOR, Shape, TensorLayout
-from transformer.layers.transformer_config import Projections, TransformerConfig
+from transformer.layers.transformer_config import Biases, LayerRotary, Projections, TransformerConfig
 from transformer.models.registry import FAMILIES, family_name
 from transformer.models.task_interface import TaskInterface
 
@@ -164,6 +164,7 @@ _CLASS_DIFFERENCES = {
     "ForQuestionAnswering": "which has a head that finds answers",
     "ForMultipleChoice": "which has a head that chooses among texts",
     "ForNextSentencePrediction": "which has no head but that of whether a text follows another",
+    "ForPreTraining": "which has other heads of pre-training",
     "ForMaskedImageModeling": "which has a head that restores images",
     "ForImageClassification": "which has one head of classes",
     "EncoderModel": "which has no decoder",
@@ -373,7 +374,8 @@ class ConversionSpec:
             if name not in ignored and plain[name] != default:
                 raise UserError(_unsupported_value_message(name, plain[name], default))
         for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
-            only.check(plain)
+            if only.their_key not in self.simplified_keys:
+                only.check(plain)
         plain = self.simplify_config(plain, names)
         section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
         hints = typing.get_type_hints(FAMILIES[self.model_family].config_class, include_extras=True)
@@ -434,6 +436,11 @@ class ConversionSpec:
         ]
         if isinstance(model, TransformerConfig):
             reasons += _list_unsupported_fields(model, listed)
+            reasons += [
+                f"config.model.{name}={shorten_value(ours[name])} is not {shorten_value(usual)}"
+                for name, usual in FIELDS_OF_SOME.items()
+                if name not in listed and name not in self.fixed_fields and ours.get(name, usual) != usual
+            ]
         config: Config = {"architectures": [self.architecture], "model_type": self.model_type}
         config |= {only.their_key: only.value for only in self.fixed_keys if only.is_written}
         for key in self.config_keys:
@@ -447,6 +454,26 @@ class ConversionSpec:
             except UserError as error:
                 reasons.append(str(error))
         raise InexpressibleModelError(self.model_type, reasons)
+
+
+# Fields that only some architectures have; the others are as these defaults say. No bias of norms is one of its own.
+FIELDS_OF_SOME: Config = {
+    name: to_config(getattr(TransformerConfig, name))
+    for name in (
+        "norm_bias",
+        "query_key_norm",
+        "rotary_fraction",
+        "rotary_scaling",
+        "rotary_pattern",
+        "local_rotary_base",
+        "attention_scale",
+        "attention_softcap",
+        "embedding_multiplier",
+        "residual_multiplier",
+        "logit_multiplier",
+        "logit_softcap",
+    )
+} | {"position_offset": 0}
 
 
 class InexpressibleModelError(UserError):
@@ -482,10 +509,18 @@ def comparable_config(model: Any) -> Config:
         return to_config(model)
     windows = model.attention_windows if any(model.attention_windows) else ()
     uniform = windows[:1] if len(set(windows)) == 1 else windows
+    rotary = model.rotary_pattern if set(model.rotary_pattern) != {LayerRotary.GLOBAL} else ()
+    usual_scale = model.resolved_head_dim**-0.5
     return to_config(model) | {
         "kv_heads": model.resolved_kv_heads,
         "head_dim": model.resolved_head_dim,
         "attention_windows": uniform,
+        "attention_scale": None if model.attention_scale == usual_scale else model.attention_scale,
+        "norm_bias": None if model.norm_bias == (model.biases is not Biases.NONE) else model.norm_bias,
+        "rotary_pattern": to_config(rotary),
+        "local_rotary_base": model.local_rotary_base
+        if LayerRotary.LOCAL in rotary
+        else TransformerConfig.local_rotary_base,
     }
 
 

@@ -15,12 +15,21 @@ import numpy as np
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
     bert,
+    cohere,
+    distilbert,
+    electra,
+    falcon,
+    gemma,
     generation_config,
     gpt,
+    gpt_neox,
     llama,
     marian,
+    mpt,
+    opt,
     preprocessor,
     safetensors_files,
+    starcoder,
     t5,
     vit,
     xlnet,
@@ -45,8 +54,49 @@ from transformer.models.task_interface import TaskInterface
 from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 
-_LANGUAGE = (gpt.GPT2, gpt.GPT1, gpt.GPTJ, gpt.BLOOM, llama.LLAMA, llama.MISTRAL)
-_OTHERS = (bert.BERT, bert.ROBERTA, marian.MARIAN, t5.T5, vit.VIT, vit.DEIT, xlnet.XLNET)
+_LANGUAGE = (
+    gpt.GPT2,
+    gpt.GPT1,
+    gpt.GPTJ,
+    gpt.BLOOM,
+    llama.LLAMA,
+    llama.MISTRAL,
+    llama.QWEN2,
+    llama.QWEN3,
+    llama.MINISTRAL,
+    llama.SMOLLM3,
+    llama.GRANITE,
+    llama.OLMO2,
+    llama.OLMO3,
+    gemma.GEMMA,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    gpt_neox.GPT_NEOX,
+    gpt_neox.STABLELM,
+    gpt_neox.PHI,
+    gpt_neox.PHI3,
+    cohere.COHERE,
+    cohere.COHERE2,
+    starcoder.GPT_BIGCODE,
+    starcoder.STARCODER2,
+    falcon.FALCON,
+    mpt.MPT,
+    opt.OPT,
+)
+_OTHERS = (
+    bert.BERT,
+    bert.ROBERTA,
+    bert.XLM_ROBERTA,
+    bert.CAMEMBERT,
+    distilbert.DISTILBERT,
+    electra.ELECTRA,
+    marian.MARIAN,
+    t5.T5,
+    t5.MT5,
+    vit.VIT,
+    vit.DEIT,
+    xlnet.XLNET,
+)
 CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
@@ -154,6 +204,7 @@ def write_model_folder(
     params: PyTree,
     tokens: Mapping[str, int | None] | None = None,
     keys: Mapping[str, Any] | None = None,
+    model_type: str | None = None,
 ) -> ConversionSpec:
     """Write config.json and model.safetensors of a model of ours into a new folder.
 
@@ -163,6 +214,7 @@ def write_model_folder(
         params: Its parameters.
         tokens: Special tokens by key of config.json, such as `pad_token_id`.
         keys: Further keys of config.json.
+        model_type: The `model_type` to write; None for the first that can express the model.
 
     Returns:
         The conversion spec that was used.
@@ -171,7 +223,7 @@ def write_model_folder(
         UserError: If no Hugging Face architecture can express the model (says what the nearest lacks), if it fixes a
             special token that differs from that in `tokens`, or if the folder is not empty.
     """
-    family, config, plan = find_conversion(model, params)
+    family, config, plan = find_conversion(model, params, model_type)
     config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
@@ -196,12 +248,15 @@ def write_model_folder(
     return family
 
 
-def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config, list[PlannedTensor]]:
+def find_conversion(
+    model: Any, params: PyTree, model_type: str | None = None
+) -> tuple[ConversionSpec, Config, list[PlannedTensor]]:
     """Find the Hugging Face architecture that expresses a model of ours.
 
     Args:
         model: The config of the model.
         params: Its parameters, or their shapes.
+        model_type: The only `model_type` to be considered; None for all.
 
     Returns:
         The conversion spec, the content of config.json, and the plan of the tensors.
@@ -212,7 +267,7 @@ def find_conversion(model: Any, params: PyTree) -> tuple[ConversionSpec, Config,
     shapes, name = parameter_shapes(params), registry.family_name(model)
     refusals: list[InexpressibleModelError] = []
     for family in CONVERSIONS.values():
-        if family.model_family != name:
+        if family.model_family != name or model_type not in (None, family.model_type):
             continue
         try:
             return family, family.write_config(model, shapes), plan_file_tensors(family, shapes)

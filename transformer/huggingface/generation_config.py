@@ -101,30 +101,42 @@ def convert_generation_config(
     forced_end = read(TOKEN_IDS, "forced_eos_token_id", ())
     words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
     single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
+    longer = tuple(dict.fromkeys(word for word in words if len(word) > 1 and set(known_tokens(word)) == set(word)))
     forbidden = known_tokens((*single, *read(tuple[int, ...], "suppress_tokens", ())))
     num_beams = read(int, "num_beams", 1)
     decoding: dict[str, Any] = {
         "end_ids": ends,
         "forbidden_ids": forbidden,
+        "forbidden_sequences": longer,
         "repetition_penalty": read(float, "repetition_penalty", 1.0),
+        "no_repeat_ngram_size": read(int, "no_repeat_ngram_size", 0),
+        "min_new_tokens": read(int | None, "min_new_tokens", None),
         "max_new_tokens": read(int | None, "max_new_tokens", None),
     }
-    honored = {"eos_token_id", "suppress_tokens", "repetition_penalty", "max_new_tokens"}
+    honored = {
+        "eos_token_id",
+        "suppress_tokens",
+        "repetition_penalty",
+        "max_new_tokens",
+        "bad_words_ids",
+        "no_repeat_ngram_size",
+        "min_new_tokens",
+    }
     # The tokenizer's begin token is that of config.json; where the file has another one, that starts a text in
     # transformers.
     if not searches or values.get("decoder_start_token_id") == config.get("decoder_start_token_id"):
         honored.add("decoder_start_token_id")
     if set(ends) >= set((forced_end,) if isinstance(forced_end, int) else forced_end):
         honored.add("forced_eos_token_id")  # a text that is cut at its greatest length ends in any case
-    if all(len(word) == 1 for word in words):
-        honored.add("bad_words_ids")
     if read(bool, "do_sample", False) and num_beams == 1:
         decoding |= {
             "temperature": read(float, "temperature", 1.0),
             "top_k": read(int, "top_k", 50),
             "top_p": read(float, "top_p", 1.0),
+            "min_p": read(float, "min_p", 0.0) or None,
+            "typical_p": typical if (typical := read(float, "typical_p", 1.0)) != 1 else None,
         }
-        honored |= {"do_sample", "temperature", "top_k", "top_p"}
+        honored |= {"do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p"}
     elif not read(bool, "do_sample", False):
         honored |= _SAMPLING_ALONE
     if num_beams == 1:
@@ -140,9 +152,8 @@ def convert_generation_config(
     if ignored:
         listing = ", ".join(f"{key}={shorten_value(value)}" for key, value in ignored.items())
         notes.append(f"{file} has {listing}, which generation does not honor here")
-    decoding = {key: value for key, value in decoding.items() if value not in ((), None)}
-    if decoding.get("repetition_penalty") == 1:
-        del decoding["repetition_penalty"]
+    usual = {"repetition_penalty": 1, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
+    decoding = {key: value for key, value in decoding.items() if value not in ((), None) and value != usual.get(key)}
     return Generation(decoding, num_beams if "num_beams" in values and searches else None, notes)
 
 
@@ -160,12 +171,18 @@ def generation_config(decoding: Any, num_beams: int | None, tokens: Mapping[str,
         content["eos_token_id"] = [*([] if end is None else [end]), *extra]
     if decoding.forbidden_ids:
         content["suppress_tokens"] = list(decoding.forbidden_ids)
+    if decoding.forbidden_sequences:
+        content["bad_words_ids"] = [list(sequence) for sequence in decoding.forbidden_sequences]
     if decoding.repetition_penalty != 1:
         content["repetition_penalty"] = decoding.repetition_penalty
+    for name in ("no_repeat_ngram_size", "min_new_tokens"):
+        if getattr(decoding, name):
+            content[name] = getattr(decoding, name)
     if decoding.max_new_tokens is not None:
         content["max_new_tokens"] = decoding.max_new_tokens
     if decoding.samples:
         options = {"temperature": decoding.temperature, "top_k": decoding.top_k or 0, "top_p": decoding.top_p}
+        options |= {"min_p": decoding.min_p, "typical_p": decoding.typical_p}
         content |= {"do_sample": True} | {key: value for key, value in options.items() if value is not None}
     elif content and num_beams is not None:
         content["num_beams"] = num_beams

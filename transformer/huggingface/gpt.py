@@ -1,5 +1,6 @@
 """Conversion of GPT-1, GPT-2 (Radford et al.), GPT-J (Wang and Komatsuzaki 2021) and BLOOM (Scao et al. 2022)."""
 
+from transformer.attention.rotary import rotated_features
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
@@ -132,20 +133,26 @@ GPT1 = ConversionSpec(
 
 def _simplify_gptj(config: Config, names: TensorNames) -> Config:
     depth, turned = config["n_embd"] // max(config["n_head"], 1), config["rotary_dim"]
-    if turned != depth:
-        raise UserError(f"config.json has rotary_dim={turned}; only whole heads can rotate: it must be {depth}")
-    return _simplify_gpt(config, names)
+    if not 0 < turned <= depth:
+        raise UserError(f"config.json has rotary_dim={turned}; it must be 1 to {depth}, the features of a head")
+    return _simplify_gpt({**config, "rotary_fraction": turned / depth}, names)
 
 
 def _restore_gptj(config: Config) -> Config:
-    return _restore_gpt({**config, "rotary_dim": config["n_embd"] // config["n_head"]})
+    turned = rotated_features(config["n_embd"] // config["n_head"], config["rotary_fraction"])
+    other_keys = {name: value for name, value in config.items() if name != "rotary_fraction"}
+    return _restore_gpt({**other_keys, "rotary_dim": turned})
 
 
 GPTJ = ConversionSpec(
     model_type="gptj",
     architecture="GPTJForCausalLM",
     model_family="decoder",
-    config_keys=(*_SIZES, ConfigKey("activation_function", "activation", values=ACTIVATIONS)),
+    config_keys=(
+        *_SIZES,
+        ConfigKey("activation_function", "activation", values=ACTIVATIONS),
+        ConfigKey("rotary_fraction", "rotary_fraction"),
+    ),
     fixed_fields={
         **_PLAIN,
         "norm_placement": "parallel",

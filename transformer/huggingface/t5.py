@@ -1,4 +1,9 @@
-"""Conversion of T5 (Raffel et al. 2020), and of version 1.1 with gated layers and an untied head (Shazeer 2020)."""
+"""Conversion of T5 (Raffel et al. 2020), and of version 1.1 with gated layers and an untied head (Shazeer 2020).
+
+mT5 (Xue et al. 2021) is version 1.1 in many languages.
+"""
+
+import dataclasses
 
 from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
@@ -143,4 +148,27 @@ T5 = ConversionSpec(
     simplify_config=_simplify_config,
     simplified_keys=frozenset({"scale_decoder_outputs", "dense_act_fn", "is_gated_act", "num_hidden_layers"}),
     restore_config=_restore_config,
+)
+
+
+def _simplify_mt5(config: Config, names: TensorNames) -> Config:
+    """The class has a head of its own where the file has one, whatever its config says, and never scales its states."""
+    tied = "lm_head.weight" not in names
+    simplified = _simplify_config({**config, "tie_word_embeddings": True, "scale_decoder_outputs": False}, names)
+    return {**simplified, "tie_word_embeddings": tied}
+
+
+def _restore_mt5(config: Config) -> Config:
+    return {name: value for name, value in config.items() if name != "attention_dropout"}
+
+
+MT5 = dataclasses.replace(
+    T5,
+    model_type="mt5",
+    architecture="MT5ForConditionalGeneration",
+    config_keys=tuple(key for key in T5.config_keys if key.our_key != "logit_scale"),
+    fixed_fields={**T5.fixed_fields, "logit_scale": "none"},
+    bare_architecture="MT5Model",
+    simplify_config=_simplify_mt5,
+    restore_config=_restore_mt5,
 )

@@ -40,10 +40,12 @@ class FusedOrder(enum.Enum):
     Attributes:
         BLOCKS: Concatenated.
         HEADS: Interleaved within every head.
+        GROUPS: Interleaved within every group of query heads that share a key and a value: queries, key, value.
     """
 
     BLOCKS = "blocks"
     HEADS = "heads"
+    GROUPS = "groups"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +109,10 @@ class TensorLayout:
                 # [rows, H, leaves, D]: every leaf has heads of one depth.
                 by_head = matrix.reshape(rows, -1, len(shapes), shapes[0][-1])
                 parts = [by_head[:, :, leaf_index] for leaf_index in range(len(shapes))]
+            case FusedOrder.GROUPS:
+                groups, depth = shapes[-1][-2:]
+                by_group = matrix.reshape(rows, groups, -1, depth)
+                parts = [by_group[:, :, :-2], by_group[:, :, -2], by_group[:, :, -1]]
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -122,12 +128,17 @@ class TensorLayout:
             case FusedOrder.HEADS:
                 by_head = [leaf.reshape(rows, -1, leaf.shape[-1]) for leaf in leaves]
                 matrix = np.stack(by_head, axis=2).reshape(rows, -1)
+            case FusedOrder.GROUPS:
+                groups, depth = leaves[-1].shape[-2:]
+                by_group = [leaf.reshape(rows, groups, -1, depth) for leaf in leaves]
+                matrix = np.concatenate(by_group, axis=2).reshape(rows, -1)
         tensor = matrix.T if self.axes is TensorAxes.OUT_IN else matrix
         return np.ascontiguousarray(tensor.reshape(self.tensor_shape([leaf.shape for leaf in leaves])))
 
 
 VECTOR = TensorLayout(TensorAxes.VECTOR, 0)
 VECTOR_BY_HEADS = TensorLayout(TensorAxes.VECTOR, 0, FusedOrder.HEADS)
+VECTOR_BY_GROUPS = TensorLayout(TensorAxes.VECTOR, 0, FusedOrder.GROUPS)
 ROW_VECTOR = TensorLayout(TensorAxes.IN_OUT, 0)
 """[1, n] of a vector."""
 TABLE_WITH_LEADING_AXIS = TensorLayout(TensorAxes.LEADING_ONE_IN_OUT, 1)
@@ -144,6 +155,7 @@ TABLE = TensorLayout(TensorAxes.IN_OUT, 1)
 LINEAR = TensorLayout(TensorAxes.OUT_IN, 1)
 """A matrix [out, in], from one of our axes: into heads, or between widths."""
 LINEAR_BY_HEADS = TensorLayout(TensorAxes.OUT_IN, 1, FusedOrder.HEADS)
+LINEAR_BY_GROUPS = TensorLayout(TensorAxes.OUT_IN, 1, FusedOrder.GROUPS)
 FROM_HEADS = TensorLayout(TensorAxes.OUT_IN, 2)
 """A matrix [out, in] whose inputs are heads and their depth."""
 TABLE_FROM_HEADS = TensorLayout(TensorAxes.IN_OUT, 2)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.inverted_dropout import dropout
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.positions import PositionCombination, sinusoidal_positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.fine_tuning_heads import last_state
@@ -85,7 +86,8 @@ class EmbeddingAndHead(Module):
             The embeddings, in the compute type.
         """
         x_BxTxE = self.embedding(tokens_BxT, self.dtype)
-        if (scale := self.config.embedding_scale.factor_for(self.config.resolved_base_width)) != 1:
+        factor = self.config.embedding_scale.factor_for(self.config.resolved_base_width)
+        if (scale := factor * self.config.embedding_multiplier) != 1:
             x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
         return self.add_positions(x_BxTxE, positions_BxT, key, types_BxT)
 
@@ -148,6 +150,10 @@ class EmbeddingAndHead(Module):
             x = x * jnp.asarray(scale, x.dtype)
         logits = logits_product(x, scoring_ExV.astype(x.dtype), self.embedding.logits_dtype)
         logits = logits if self.output_bias is None else self.output_bias(logits)
+        if self.config.logit_multiplier != 1:
+            logits = logits * self.config.logit_multiplier
+        if self.config.logit_softcap is not None:
+            logits = Softcap(self.config.logit_softcap)(logits)
         return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
 
 

@@ -5,15 +5,14 @@ from jaxtyping import Array, Float, Int
 
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
-from transformer.layers.transformer_config import Biases, TransformerConfig
+from transformer.layers.transformer_config import TransformerConfig
 
 
 def make_head_layer(
     config: TransformerConfig, outputs: int, builder: ParameterBuilder, axis: str = "features"
 ) -> Linear:
-    """Build a linear layer from states to so many outputs along `axis`, with a bias unless the model has none."""
-    bias = config.biases is not Biases.NONE
-    return Linear((("embed", config.width),), ((axis, outputs),), bias=bias, builder=builder)
+    """Build a linear layer from states to outputs along `axis`, with a bias if feed-forward networks have any."""
+    return Linear((("embed", config.width),), ((axis, outputs),), bias=config.biases.in_feed_forward, builder=builder)
 
 
 def make_class_layer(config: TransformerConfig, classes: int, builder: ParameterBuilder) -> Linear:

@@ -6,7 +6,7 @@ from typing import assert_never
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.positions import sinusoids
+from transformer.attention.rotary import sinusoids
 from transformer.config import UserError
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.attention_spec import AttentionSpec
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.normalizers import normalize
 from transformer.attention.scores import resolve_score_function
 from transformer.logical_axes import is_sharded
@@ -166,7 +167,7 @@ def attend_to_cache(
         caches: The caches of keys and of values.
         seen_RxK: Which slots each row sees.
         writer_RxK: The row that wrote each slot.
-        spec: The score, scale and normalizer.
+        spec: The score, scale, soft cap and normalizer.
         bias_Rx_x1xK: Added to the logits.
 
     Returns:
@@ -182,6 +183,9 @@ def attend_to_cache(
     wide = jnp.promote_types(q_Rx1xHxD.dtype, jnp.float32)
     logits = jnp.einsum("sgqd,sgmd->sgqm", q_SxGxQxD, k_SxGxMxD, preferred_element_type=wide)
     logits = logits * resolve_score_function(spec.score, None).scale(depth, spec.scale)
+    if spec.logit_modification is not None:
+        assert isinstance(spec.logit_modification, Softcap)
+        logits = spec.logit_modification(logits)
     if bias_Rx_x1xK is not None:
         bias = jnp.broadcast_to(bias_Rx_x1xK, (shares * shared, heads, 1, slots)).astype(wide)
         bias = jnp.swapaxes(bias.reshape(shares, shared, num_kv_heads, group_heads, slots), 1, 2)

@@ -9,10 +9,16 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionParameters
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
-from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
+from transformer.attention.positions import (
+    SCHEMES,
+    AttentionPosition,
+    PositionScheme,
+    Rotary,
+    resolve_position_scheme,
+)
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
 from transformer.attention.scores import SCORES
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
@@ -27,7 +33,14 @@ from transformer.layers.kv_cache import (
     write_slot,
 )
 from transformer.layers.linear import Linear
-from transformer.layers.transformer_config import Biases, CrossAttentionKind, Projections, TransformerConfig
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.transformer_config import (
+    CrossAttentionKind,
+    LayerRotary,
+    Projections,
+    QueryKeyNorm,
+    TransformerConfig,
+)
 from transformer.logical_axes import with_logical_constraint
 
 # The name by which a rematerialization policy keeps what attention returns.
@@ -85,15 +98,18 @@ class MultiHeadAttention(Module):
                 model = (("embed", config.width),)
                 heads = (("heads", config.heads), ("head_dim", config.resolved_head_dim))
                 groups = (("groups", config.resolved_kv_heads), ("head_dim", config.resolved_head_dim))
-                linear = functools.partial(Linear, bias=config.biases is Biases.ALL, builder=builder)
-                self.query = linear(model, heads, role=ParameterRole.QUERY)
-                self.key = linear(model, groups, role=ParameterRole.KEY)
-                self.value = linear(model, groups, role=ParameterRole.VALUE)
-                self.output = linear(heads, model, role=ParameterRole.OUTPUT)
+                linear = functools.partial(Linear, model, bias=config.biases.in_query_key_value, builder=builder)
+                self.query = linear(heads, role=ParameterRole.QUERY)
+                self.key = linear(groups, role=ParameterRole.KEY)
+                self.value = linear(groups, role=ParameterRole.VALUE)
+                bias = config.biases.in_attention_output
+                self.output = Linear(heads, model, bias=bias, role=ParameterRole.OUTPUT, builder=builder)
             case Projections.NONE:
                 sizes = config.heads, config.resolved_head_dim
                 self.query = self.key = self.value = SplitHeads(*sizes)
                 self.output = ConcatenateHeads(*sizes)
+        self.query_norm = make_query_key_norm(config, config.heads, builder)
+        self.key_norm = make_query_key_norm(config, config.resolved_kv_heads, builder)
         self.score = TrainedScore(
             config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
         )
@@ -103,13 +119,19 @@ class MultiHeadAttention(Module):
         self.indexed = SCORES[config.score].uses_key_index or SCHEMES[position].uses_key_index
         self.mean = cross and config.cross is CrossAttentionKind.MEAN
         self.relative = TrainedPositions(SCHEMES[position], config.attention_sizes(), builder=builder)
+        self.local_rotary = Rotary(config.local_rotary_base, fraction=config.rotary_fraction)
+
+    def queries(self, x_BxQxE: Float[Array, "B Q E"]) -> Float[Array, "B Q H D"]:
+        """Project and normalize the queries of x, without positions."""
+        q_BxQxHxD = self.query(x_BxQxE)
+        return q_BxQxHxD if self.query_norm is None else self.query_norm(q_BxQxHxD)
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
-        """Project the keys and values of a memory, without positions."""
+        """Project the keys and values of a memory, and normalize the keys, without positions."""
         names = ("batch", "length", "groups", None)
-        return with_logical_constraint(self.key(memory_BxKxE), *names), with_logical_constraint(
-            self.value(memory_BxKxE), *names
-        )
+        k_BxKxGxD = self.key(memory_BxKxE)
+        k_BxKxGxD = k_BxKxGxD if self.key_norm is None else self.key_norm(k_BxKxGxD)
+        return with_logical_constraint(k_BxKxGxD, *names), with_logical_constraint(self.value(memory_BxKxE), *names)
 
     def read(
         self,
@@ -119,6 +141,8 @@ class MultiHeadAttention(Module):
         *,
         mask: Mask,
         table: PositionScheme | None = None,
+        rotary: LayerRotary = LayerRotary.GLOBAL,
+        text_length: int | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
@@ -130,6 +154,8 @@ class MultiHeadAttention(Module):
             v_BxKxGxD: Projected values.
             mask: Which keys each query may see.
             table: The position scheme's parameters that layers share, if any.
+            rotary: The layer's rotary positions.
+            text_length: The positions of the whole text, where these are only some of them.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
 
@@ -137,16 +163,17 @@ class MultiHeadAttention(Module):
             The output, and what was captured.
         """
         names = ("batch", "length", "heads", None)
-        q_BxQxHxD = self.query(x_BxQxE)
+        q_BxQxHxD = self.queries(x_BxQxE)
         if self.mean:
             q_BxQxHxD = jnp.zeros_like(q_BxQxHxD)  # a product with zeros scores every key alike
+        spec, positions = self._spec_and_positions(table, rotary, text_length, x_BxQxE.dtype)
         output_BxQxHxD, attended = attend(
             with_logical_constraint(q_BxQxHxD, *names),
             k_BxKxGxD,
             v_BxKxGxD,
-            spec=self.spec,
+            spec=spec,
             mask=mask,
-            params=AttentionParameters(self.score(x_BxQxE.dtype), self.relative(table, x_BxQxE.dtype)),
+            params=AttentionParameters(self.score(x_BxQxE.dtype), positions),
             key=key,
             train=key is not None,
             capture=capture,
@@ -154,9 +181,9 @@ class MultiHeadAttention(Module):
         output_BxQxHxD = checkpoint_name(with_logical_constraint(output_BxQxHxD, *names), OUTPUT_NAME)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.value_norms or capture.query_key_vectors):
-            scheme = self._position_scheme(table, x_BxQxE.dtype)
+            scheme = resolve_position_scheme(spec.position, positions)
             projected = AttentionProjections(
-                q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), self.spec, scheme, mask
+                q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
         return self.output(output_BxQxHxD), captured
@@ -168,6 +195,7 @@ class MultiHeadAttention(Module):
         *,
         mask: Mask,
         table: PositionScheme | None = None,
+        rotary: LayerRotary = LayerRotary.GLOBAL,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
@@ -178,6 +206,7 @@ class MultiHeadAttention(Module):
             memory_BxKxE: The inputs of the keys and values.
             mask: Which keys each query may see.
             table: The position scheme's parameters that layers share, if any.
+            rotary: The layer's rotary positions.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
 
@@ -185,13 +214,17 @@ class MultiHeadAttention(Module):
             The output, and what was captured.
         """
         projected = self.keys_and_values(memory_BxKxE)
-        return self.read(x_BxQxE, *projected, mask=mask, table=table, key=key, capture=capture)
+        return self.read(x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture)
 
-    def cacheable(self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"]) -> KeysAndValues:
+    def cacheable(
+        self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"], rotary: LayerRotary, text_length: int
+    ) -> KeysAndValues:
         """Keys and values as the cache stores them: with rotary positions, keys are rotated once and stored so."""
         keys, values = keys_and_values
-        turns = SCHEMES[self.spec.position].rotates_features
-        return (self._position_scheme(None, keys.dtype).encode_keys(keys, positions_BxK) if turns else keys), values
+        if not SCHEMES[self.spec.position].rotates_features:
+            return keys, values
+        spec, positions = self._spec_and_positions(None, rotary, text_length, keys.dtype)
+        return resolve_position_scheme(spec.position, positions).encode_keys(keys, positions_BxK), values
 
     def step(
         self,
@@ -202,6 +235,7 @@ class MultiHeadAttention(Module):
         window: int,
         ancestors_RxT: Int[Array, "R T"],
         table: PositionScheme | None = None,
+        rotary: LayerRotary = LayerRotary.GLOBAL,
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R 1 E"], KeysAndValues, CapturedAttention | None]:
         """Attend from each row's new position to its past.
@@ -213,12 +247,14 @@ class MultiHeadAttention(Module):
             window: How many positions back a query sees; 0 means all.
             ancestors_RxT: For each row and position, the row of its example that wrote it.
             table: The position scheme's parameters that layers share, if any.
+            rotary: The layer's rotary positions.
             capture: Which maps to capture; their keys are the slots of the cache. None captures nothing.
 
         Returns:
             The output, the caches with the new key and value, and what was captured.
         """
-        new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None])
+        text_length = ancestors_RxT.shape[1]
+        new = self.cacheable(self.keys_and_values(x_Rx1xE), position_R[:, None], rotary, text_length)
         # Behind the barrier a cache is one array for the read and for the next step: else each has a copy of its own.
         grown = jax.lax.optimization_barrier(
             jax.tree.map(lambda cache, entry: write_slot(cache, entry, position_R), caches, new)
@@ -228,17 +264,18 @@ class MultiHeadAttention(Module):
         if self.indexed:
             mask = Mask(causal=True, window=(window, 0) if window else None, query_offset=position_R)
             past = (gather_from_writers(cache, writer_RxK) for cache in grown)
-            output, captured = self.read(x_Rx1xE, *past, mask=mask, table=table, capture=capture)
+            output, captured = self.read(x_Rx1xE, *past, mask=mask, table=table, rotary=rotary, capture=capture)
             return output, grown, captured
         seen_RxK = cached_positions_RxK >= 0
         if window:
             seen_RxK &= position_R[:, None] - cached_positions_RxK <= window
-        scheme = self._position_scheme(table, x_Rx1xE.dtype)
+        spec, positions = self._spec_and_positions(table, rotary, text_length, x_Rx1xE.dtype)
+        scheme = resolve_position_scheme(spec.position, positions)
         position_Rx1 = position_R[:, None]
-        q_Rx1xHxD = scheme.encode_queries(self.query(x_Rx1xE), position_Rx1)
+        q_Rx1xHxD = scheme.encode_queries(self.queries(x_Rx1xE), position_Rx1)
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
         bias = scheme.position_bias(position_Rx1, cached_positions_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
-        spec = dataclasses.replace(self.spec, position=AttentionPosition.NONE)
+        spec = dataclasses.replace(spec, position=AttentionPosition.NONE)
         if SCORES[spec.score].is_dot_product and capture is None:
             output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.output(output), grown, None
@@ -257,5 +294,45 @@ class MultiHeadAttention(Module):
         """The slots needed by a cache for `length` positions if a query sees `window` positions back (0: all)."""
         return length if self.indexed or not window else min(window + 1, length)
 
-    def _position_scheme(self, table: PositionScheme | None, dtype: jnp.dtype) -> PositionScheme:
-        return resolve_position_scheme(self.spec.position, self.relative(table, dtype))
+    def _spec_and_positions(
+        self, table: PositionScheme | None, rotary: LayerRotary, text_length: int | None, dtype: jnp.dtype
+    ) -> tuple[AttentionSpec, PositionScheme | None]:
+        """The attention spec of a layer, and the parameters of its position scheme."""
+        match rotary:
+            case LayerRotary.NONE:
+                return dataclasses.replace(self.spec, position=AttentionPosition.NONE), None
+            case LayerRotary.LOCAL:
+                return self.spec, self.local_rotary
+            case LayerRotary.GLOBAL:
+                positions = self.relative(table, dtype)
+                if isinstance(positions, Rotary) and positions.scaling.kind.depends_on_length:
+                    positions = dataclasses.replace(positions, text_length=text_length)
+                return self.spec, positions
+
+
+class NormOverHeads(Module):
+    """A norm over the features of all heads together.
+
+    Args:
+        norm: The norm, of heads x head_dim features.
+    """
+
+    def __init__(self, norm: LayerNorm | RmsNorm):
+        self.norm = norm
+
+    def __call__(self, x_BxNxHxD: Float[Array, "B N H D"]) -> Float[Array, "B N H D"]:
+        """Normalize the features of each position."""
+        return self.norm(x_BxNxHxD.reshape(*x_BxNxHxD.shape[:-2], -1)).reshape(x_BxNxHxD.shape)
+
+
+def make_query_key_norm(
+    config: TransformerConfig, heads: int, builder: ParameterBuilder
+) -> LayerNorm | RmsNorm | NormOverHeads | None:
+    """Build the norm of queries or keys of so many heads; None if there is none."""
+    match config.query_key_norm:
+        case QueryKeyNorm.NONE:
+            return None
+        case QueryKeyNorm.HEAD:
+            return config.make_norm_over(config.resolved_head_dim, builder)
+        case QueryKeyNorm.WIDTH:
+            return NormOverHeads(config.make_norm_over(heads * config.resolved_head_dim, builder))

@@ -15,10 +15,13 @@ class NormKind(enum.Enum):
     Attributes:
         LAYER: Layer normalization (Ba et al. 2016).
         RMS: By the root mean square alone (Zhang and Sennrich 2019).
+        RMS_ZERO_CENTERED: The same with the factor 1 + scale, the scale beginning at 0, so that weight decay pulls the
+            factor to 1 (Gemma's code).
     """
 
     LAYER = "layer"
     RMS = "rms"
+    RMS_ZERO_CENTERED = "rms_zero_centered"
 
 
 class LayerNorm(Module):
@@ -61,11 +64,13 @@ class RmsNorm(Module):
         width: Size of the last axis.
         builder: Makes the scale.
         epsilon: Added to the mean square.
+        zero_centered: Whether the factor is 1 + scale, and the scale begins at 0.
     """
 
-    def __init__(self, width: int, *, builder: ParameterBuilder, epsilon: float = 1e-6):
-        self.scale = builder.parameter(jax.nn.initializers.ones, (width,), ("features",))
-        self.epsilon = epsilon
+    def __init__(self, width: int, *, builder: ParameterBuilder, epsilon: float = 1e-6, zero_centered: bool = False):
+        initial = jax.nn.initializers.zeros if zero_centered else jax.nn.initializers.ones
+        self.scale = builder.parameter(initial, (width,), ("features",))
+        self.epsilon, self.zero_centered = epsilon, zero_centered
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
         """Normalize each vector, in the type of x."""
@@ -75,4 +80,5 @@ class RmsNorm(Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
+        scale = 1 + scale if self.zero_centered else scale
         return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)

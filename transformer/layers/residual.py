@@ -20,21 +20,25 @@ class NormPlacement(enum.Enum):
         POST: x = norm(x + F(x)) (Vaswani et al. 2017, section 3.1).
         PRE: x = x + F(norm(x)), and a norm after the last block (Xiong et al. 2020, section 3.1).
         SANDWICH: x = x + norm(F(norm(x))), and a norm after the last block (Ding et al. 2021, section 2.4).
+        OUTPUT: x = x + norm(F(x)), and a norm after the last block (Liu et al. 2022, section 3.1; OLMo 2).
         DEEPNORM: x = norm(alpha x + F(x)), alpha from the depth (Wang et al. 2022, figure 2).
         PARALLEL: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
             after the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
+        PARALLEL_NORMS: The same with a norm for each sub-layer (Black et al. 2022, section 2.1.2).
     """
 
     POST = "post"
     PRE = "pre"
     SANDWICH = "sandwich"
+    OUTPUT = "output"
     DEEPNORM = "deepnorm"
     PARALLEL = "parallel"
+    PARALLEL_NORMS = "parallel_norms"
 
     @property
     def final_norm(self) -> bool:
         """Whether the residual stream needs a norm after the last block."""
-        return self in (NormPlacement.PRE, NormPlacement.SANDWICH, NormPlacement.PARALLEL)
+        return self not in (NormPlacement.POST, NormPlacement.DEEPNORM)
 
 
 class DropRates(NamedTuple):
@@ -42,6 +46,18 @@ class DropRates(NamedTuple):
 
     dropout: float
     stochastic_depth: Float[Array, ""] | float
+
+
+class BlockInput(NamedTuple):
+    """What parallel sub-layers share.
+
+    Attributes:
+        stream: The residual stream before the block.
+        read: What the first sub-layer has read of it.
+    """
+
+    stream: Float[Array, "B *N E"]
+    read: Float[Array, "B *N E"]
 
 
 class SublayerKeys(NamedTuple):
@@ -70,36 +86,41 @@ class Residual(Module):
         placement: The placement of the norm.
         make_norm: Makes a norm; None for a parallel sub-layer after the first, which reads the first one's norm.
         alpha: DeepNorm's factor of x.
+        multiplier: Factor on what is added to x (Yang et al. 2023, section 3; Granite, MiniCPM).
     """
 
     norm: LayerNorm | RmsNorm
     output_norm: LayerNorm | RmsNorm
 
     def __init__(
-        self, placement: NormPlacement, make_norm: Callable[[], LayerNorm | RmsNorm] | None, alpha: float = 1.0
+        self,
+        placement: NormPlacement,
+        make_norm: Callable[[], LayerNorm | RmsNorm] | None,
+        alpha: float = 1.0,
+        multiplier: float = 1.0,
     ):
-        self.placement, self.alpha = placement, alpha
+        self.placement, self.alpha, self.multiplier = placement, alpha, multiplier
         if make_norm is not None:
             self.norm = make_norm()
             if placement is NormPlacement.SANDWICH:
                 self.output_norm = make_norm()
 
-    def read(
-        self, x: Float[Array, "B *N E"], first_read: Float[Array, "B *N E"] | None = None
-    ) -> Float[Array, "B *N E"]:
+    def read(self, x: Float[Array, "B *N E"], block_input: BlockInput | None = None) -> Float[Array, "B *N E"]:
         """Return what the sub-layer reads of the residual stream.
 
         Args:
             x: The residual stream.
-            first_read: What the first sub-layer of the block has read; None for the first one.
+            block_input: The block's input and what its first sub-layer has read of it; None for the first one.
         """
         match self.placement:
-            case NormPlacement.POST | NormPlacement.DEEPNORM:
+            case NormPlacement.POST | NormPlacement.DEEPNORM | NormPlacement.OUTPUT:
                 return x
             case NormPlacement.PRE | NormPlacement.SANDWICH:
                 return self.norm(x)
             case NormPlacement.PARALLEL:
-                return self.norm(x) if first_read is None else first_read
+                return self.norm(x) if block_input is None else block_input.read
+            case NormPlacement.PARALLEL_NORMS:
+                return self.norm(x if block_input is None else block_input.stream)
 
     def write(
         self,
@@ -117,12 +138,18 @@ class Residual(Module):
             key: Random key for them; None means evaluation.
         """
         match self.placement:
-            case NormPlacement.POST | NormPlacement.DEEPNORM:
-                return self.norm(self.alpha * x + dropout_and_stochastic_depth(y, drop_rates, key))
-            case NormPlacement.PRE | NormPlacement.PARALLEL:
-                return x + dropout_and_stochastic_depth(y, drop_rates, key)
+            case NormPlacement.OUTPUT:
+                y = self.norm(y)
             case NormPlacement.SANDWICH:
-                return x + dropout_and_stochastic_depth(self.output_norm(y), drop_rates, key)
+                y = self.output_norm(y)
+            case _:
+                pass
+        if self.multiplier != 1:
+            y = y * jnp.asarray(self.multiplier, y.dtype)
+        y = dropout_and_stochastic_depth(y, drop_rates, key)
+        if self.placement in (NormPlacement.POST, NormPlacement.DEEPNORM):
+            return self.norm(self.alpha * x + y)
+        return x + y
 
 
 def dropout_and_stochastic_depth(

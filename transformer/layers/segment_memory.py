@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
+from transformer.layers.residual import BlockInput
 from transformer.layers.transformer_block import (
     BLOCK_AXES,
     Block,
@@ -129,19 +130,21 @@ def apply_block_with_memory(
     x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
 
     read = block.attention_residual.read(x)
+    first = BlockInput(x, read)
     attended_BxKxE = concatenate_memory(layer.segment_memory, read)
     y, attention = block.attention(
         read,
         attended_BxKxE,
-        mask=add_window(mask, layer.window_size),
+        mask=add_window(mask, layer.kind.window),
         table=relative_positions,
+        rotary=layer.kind.rotary,
         key=keys.attention.inside,
         capture=capture.attention,
     )
     x = block.attention_residual.write(x, y, rates, keys.attention.output)
 
     y, gates, balance = block.feed_forward_or_experts(
-        block.feed_forward_residual.read(x, read), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
+        block.feed_forward_residual.read(x, first), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
     )
     x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
     aux = BlockAux(attention, None, gates, balance)

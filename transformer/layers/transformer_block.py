@@ -26,8 +26,16 @@ from transformer.layers.functional_module import (
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
 from transformer.layers.mixture_of_experts import ExpertBalance, MixtureOfExperts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
-from transformer.layers.residual import DropRates, NormPlacement, Residual, SublayerKeys, split_sublayer_keys
-from transformer.layers.transformer_config import Biases, Remat, TransformerConfig
+from transformer.layers.norm import LayerNorm, RmsNorm
+from transformer.layers.residual import (
+    BlockInput,
+    DropRates,
+    NormPlacement,
+    Residual,
+    SublayerKeys,
+    split_sublayer_keys,
+)
+from transformer.layers.transformer_config import LayerKind, Remat, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
 # Where the vectors between layers lie.
@@ -71,13 +79,13 @@ class PerLayerInputs(NamedTuple):
     """The inputs of a layer that differ between layers.
 
     Attributes:
-        window_size: How many positions back attention sees; 0 means all.
+        kind: The layer's window and rotary positions.
         drop_rates: Dropout rates.
         key: Random key; None means evaluation.
         segment_memory: The states that the layer stored of earlier segments; None for none.
     """
 
-    window_size: int
+    kind: LayerKind
     drop_rates: DropRates
     key: Key[Array, ""] | None
     segment_memory: Float[Array, "B M E"] | None = None
@@ -127,17 +135,20 @@ class Block(Module):
     ):
         norm = functools.partial(config.make_norm, builder)
 
+        def make_residual(make_norm: Callable[[], LayerNorm | RmsNorm] | None) -> Residual:
+            return Residual(config.norm_placement, make_norm, alpha, config.residual_multiplier)
+
         def make_later_residual() -> Residual:
             shares_first_norm = config.norm_placement is NormPlacement.PARALLEL
-            return Residual(config.norm_placement, None if shares_first_norm else norm, alpha)
+            return make_residual(None if shares_first_norm else norm)
 
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
-        self.attention_residual = Residual(config.norm_placement, norm, alpha)
+        self.attention_residual = make_residual(norm)
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = make_later_residual() if cross else None
 
         def make_feed_forward(builder: ParameterBuilder) -> FeedForward:
-            bias = config.biases is not Biases.NONE
+            bias = config.biases.in_feed_forward
             return FeedForward(
                 config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
             )
@@ -180,11 +191,13 @@ class Block(Module):
         x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
 
         read = self.attention_residual.read(x)
+        first = BlockInput(x, read)
         y, attention = self.attention(
             read,
             read,
-            mask=add_window(mask, layer.window_size),
+            mask=add_window(mask, layer.kind.window),
             table=relative_positions,
+            rotary=layer.kind.rotary,
             key=keys.attention.inside,
             capture=capture.attention,
         )
@@ -194,7 +207,7 @@ class Block(Module):
         if self.cross is not None and self.cross_residual is not None:
             assert memory is not None
             y, cross = self.cross(
-                self.cross_residual.read(x, read),
+                self.cross_residual.read(x, first),
                 memory.content,
                 mask=memory.mask,
                 key=keys.cross.inside,
@@ -203,7 +216,10 @@ class Block(Module):
             x = self.cross_residual.write(x, y, rates, keys.cross.output)
 
         y, gates, balance = self.feed_forward_or_experts(
-            self.feed_forward_residual.read(x, read), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
+            self.feed_forward_residual.read(x, first),
+            mask.query_lengths,
+            keys.feed_forward.inside,
+            capture.expert_gates,
         )
         x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
         return with_logical_constraint(x, *BLOCK_AXES), BlockAux(attention, cross, gates, balance)
@@ -235,14 +251,22 @@ class Block(Module):
         x = with_logical_constraint(x_BxPxE, *BLOCK_AXES)
 
         read = self.attention_residual.read(x)
+        first = BlockInput(x, read)
         projected = self.attention.keys_and_values(read)
-        slots = self.attention.cache_length(length, layer.window_size)
-        cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None])
+        slots = self.attention.cache_length(length, layer.kind.window)
+        cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None], layer.kind.rotary, length)
         cache = jax.tree.map(lambda values: fill_cache(values, last_B, slots), cached)
-        y, _ = self.attention.read(read, *projected, mask=add_window(mask, layer.window_size), table=relative_positions)
+        y, _ = self.attention.read(
+            read,
+            *projected,
+            mask=add_window(mask, layer.kind.window),
+            table=relative_positions,
+            rotary=layer.kind.rotary,
+            text_length=length,
+        )
         x = self.attention_residual.write(x, y, rates, keys.attention.output)
 
-        y, _, _ = self.feed_forward_or_experts(self.feed_forward_residual.read(x, read), mask.query_lengths)
+        y, _, _ = self.feed_forward_or_experts(self.feed_forward_residual.read(x, first), mask.query_lengths)
         x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
         return with_logical_constraint(x, *BLOCK_AXES), cache
 
@@ -276,14 +300,16 @@ class Block(Module):
         keys, rates = self.split_key(layer.key), layer.drop_rates
         x = with_logical_constraint(x_RxE[:, None], *BLOCK_AXES)
 
-        attention_input = self.attention_residual.read(x)
+        read = self.attention_residual.read(x)
+        first = BlockInput(x, read)
         y, cache, attention = self.attention.step(
-            attention_input,
+            read,
             cache,
             position_R,
-            window=layer.window_size,
+            window=layer.kind.window,
             ancestors_RxT=ancestors_RxT,
             table=relative_positions,
+            rotary=layer.kind.rotary,
             capture=capture.attention,
         )
         x = self.attention_residual.write(x, y, rates, keys.attention.output)
@@ -292,16 +318,14 @@ class Block(Module):
         if self.cross is not None and self.cross_residual is not None:
             assert memory is not None
             # The beams of an example are queries of one attention, so that its memory is never tiled.
-            read_BxQxE = unflatten_beam_axis(
-                self.cross_residual.read(x, attention_input)[:, 0], memory.content[0].shape[0]
-            )
+            read_BxQxE = unflatten_beam_axis(self.cross_residual.read(x, first)[:, 0], memory.content[0].shape[0])
             y_BxQxE, cross = self.cross.read(read_BxQxE, *memory.content, mask=memory.mask, capture=capture.cross)
             if cross is not None:
                 cross = cross.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
             x = self.cross_residual.write(x, flatten_beam_axis(y_BxQxE)[:, None], rates, keys.cross.output)
 
         y, gates, balance = self.feed_forward_or_experts(
-            self.feed_forward_residual.read(x, attention_input), capture=capture.expert_gates
+            self.feed_forward_residual.read(x, first), capture=capture.expert_gates
         )
         x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
         x = with_logical_constraint(x, *BLOCK_AXES)
@@ -368,7 +392,7 @@ def scan_blocks(
     key: Key[Array, ""] | None = None,
     segment_memories: tuple[Float[Array, "P B M E"], ...] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Scan over the blocks of a stack, by periods of attention windows.
+    """Scan over the blocks of a stack, by periods of layers of different kinds.
 
     Args:
         stacked: The stack of blocks.
@@ -384,7 +408,7 @@ def scan_blocks(
         `stack_by_layer` restores the order of the layers. Layers with different windows may have outputs of different
         shapes, such as caches.
     """
-    period = config.window_pattern
+    period = config.layer_pattern
     periods = count // len(period)
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
@@ -395,11 +419,11 @@ def scan_blocks(
         group_params, rates_P, keys_P, memories_P = group
         blocks = [block for entry in bind(group_params) for block in entry.blocks]
         outputs = []
-        for number, (block, window) in enumerate(zip(blocks, period, strict=True)):
+        for number, (block, kind) in enumerate(zip(blocks, period, strict=True)):
             depth_rate = rates_P[number] if config.stochastic_depth else 0.0
             layer_key = None if keys_P is None else keys_P[number]
             memory = None if memories_P is None else memories_P[number]
-            layer = PerLayerInputs(window, DropRates(config.dropout, depth_rate), layer_key, memory)
+            layer = PerLayerInputs(kind, DropRates(config.dropout, depth_rate), layer_key, memory)
             x, output = apply(block, x, layer)
             outputs.append(output)
         return x, tuple(outputs)
@@ -434,8 +458,8 @@ def unroll_blocks(
         params: The parameters of each entry of the stack (`unstack_layers`).
     """
     blocks = (block for entry_params in params for block in bind_layer(stacked, entry_params).blocks)
-    for block, window in zip(blocks, itertools.cycle(config.window_pattern)):
-        yield block, PerLayerInputs(window, DropRates(config.dropout, 0.0), None)
+    for block, kind in zip(blocks, itertools.cycle(config.layer_pattern)):
+        yield block, PerLayerInputs(kind, DropRates(config.dropout, 0.0), None)
 
 
 def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:

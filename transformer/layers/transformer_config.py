@@ -2,20 +2,24 @@
 
 import dataclasses
 import enum
+import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
 from transformer.attention.backends import AttentionVariant, unsupported_reason
 from transformer.attention.component import AttentionSizes
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionCombination, PositionScheme
-from transformer.attention.scores import Score
+from transformer.attention.rotary import NO_SCALING, RotaryScaling, rotated_features
+from transformer.attention.scores import SCORES, Score
 from transformer.config import (
     Config,
     NonNegativeFloat,
     NonNegativeInt,
     NumHeads,
     PositiveFloat,
+    PositiveFraction,
     PositiveInt,
     Rate,
     UserError,
@@ -80,12 +84,73 @@ class Biases(enum.Enum):
     Attributes:
         ALL: All.
         FEED_FORWARD: All but attention's projections (Vaswani et al. 2017).
+        ATTENTION: Attention's projections alone.
+        QUERY_KEY_VALUE: The projections of queries, keys and values alone (Bai et al. 2023, section 2.3).
         NONE: No linear map.
     """
 
     ALL = "all"
     FEED_FORWARD = "feed_forward"
+    ATTENTION = "attention"
+    QUERY_KEY_VALUE = "query_key_value"
     NONE = "none"
+
+    @property
+    def in_feed_forward(self) -> bool:
+        """Whether the maps of the feed-forward network have a bias."""
+        return self in (Biases.ALL, Biases.FEED_FORWARD)
+
+    @property
+    def in_query_key_value(self) -> bool:
+        """Whether the projections of queries, keys and values have a bias."""
+        return self in (Biases.ALL, Biases.ATTENTION, Biases.QUERY_KEY_VALUE)
+
+    @property
+    def in_attention_output(self) -> bool:
+        """Whether the projection of attention's output has a bias."""
+        return self in (Biases.ALL, Biases.ATTENTION)
+
+
+class QueryKeyNorm(enum.Enum):
+    """A norm of queries and keys behind their projections, of the kind of the other norms but without a bias.
+
+    It comes before the position scheme (Henry et al. 2020; Dehghani et al. 2023, section 2).
+
+    Attributes:
+        NONE: None.
+        HEAD: Over the features of each head, with one scale for all heads (Qwen 3, Gemma 3).
+        WIDTH: Over the features of all heads together (OLMo 2).
+    """
+
+    NONE = "none"
+    HEAD = "head"
+    WIDTH = "width"
+
+
+class LayerRotary(enum.Enum):
+    """The rotary positions of a layer.
+
+    Attributes:
+        GLOBAL: Of base `rotary_base`, scaled by `rotary_scaling`.
+        LOCAL: Of base `local_rotary_base`, not scaled.
+        NONE: None at all (Kazemnejad et al. 2023; Yang et al. 2025, section 2.1).
+    """
+
+    GLOBAL = "global"
+    LOCAL = "local"
+    NONE = "none"
+
+
+class LayerKind(NamedTuple):
+    """What differs between the layers of a period.
+
+    Attributes:
+        window: How many positions back attention sees; 0 means all.
+        rotary: The rotary positions.
+    """
+
+    window: int
+    rotary: LayerRotary
 
 
 class WidthScale(enum.Enum):
@@ -168,6 +233,8 @@ class TransformerConfig(Config, path="config.model"):
             their own.
         norm_placement: Where the norm stands around a sub-layer.
         biases: Which linear maps have a bias.
+        norm_bias: Whether layer norms have a bias; None means that they have unless `biases` is NONE.
+        query_key_norm: The norm of queries and keys.
         initialization: The initialization of the parameters.
         dropout: Dropout rate of embeddings and sub-layers.
         attention_dropout: Dropout rate of attention weights.
@@ -178,16 +245,26 @@ class TransformerConfig(Config, path="config.model"):
             against concatenation is a question of its own.
         rotary_base: Base of the rotary frequencies: 10,000 in Su et al. 2021, more for longer contexts (Code Llama
             2023: 1,000,000).
+        rotary_fraction: The part of a head's features that rotate, the first ones.
+        rotary_scaling: How the rotary frequencies are scaled for contexts longer than those of pre-training.
+        rotary_pattern: A period over the layers with the rotary positions of each; empty means GLOBAL in all.
+        local_rotary_base: Base of the rotary frequencies of the layers that `rotary_pattern` calls LOCAL.
         relative_attention_num_buckets: T5's number of distance buckets.
         relative_attention_max_distance: The distance from which on T5's and Shaw's positions are the same.
         attention_windows: A period over the layers: a layer of window w sees w positions back (an encoder also w
             ahead), a layer of window 0 sees all; (0, 128) alternates.
         max_length: The greatest number of positions.
         score: The score function of attention.
+        attention_scale: Factor on the products of queries and keys; None means 1 / sqrt(D).
+        attention_softcap: The bound c of c tanh(logit / c) in attention; None for none.
         backend: The program that computes attention.
         embedding_scale: Factor on the embeddings.
         logit_scale: Factor on the last states before the vocabulary head, which T5 has with tied embeddings (Raffel et
             al. 2020).
+        embedding_multiplier: A further factor on the embeddings.
+        residual_multiplier: Factor on what each sub-layer adds to the residual stream.
+        logit_multiplier: Factor on the tokens' logits.
+        logit_softcap: The bound c of c tanh(logit / c) of the tokens' logits; None for none.
         embedding_norm: Whether a norm follows the embeddings.
         tie_embeddings: Whether the embedding table is also the vocabulary head (Press and Wolf 2017).
         output_bias: Whether each token's logit has a bias, as in BERT's and Marian's heads.
@@ -213,6 +290,8 @@ class TransformerConfig(Config, path="config.model"):
     norm_epsilon: NonNegativeFloat = 1e-6
     norm_placement: NormPlacement = NormPlacement.POST
     biases: Biases = Biases.ALL
+    norm_bias: bool | None = None
+    query_key_norm: QueryKeyNorm = QueryKeyNorm.NONE
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
@@ -220,14 +299,24 @@ class TransformerConfig(Config, path="config.model"):
     positions: PositionEncoding = PositionEncoding.SINUSOIDAL
     position_join: PositionCombination = PositionCombination.ADDED
     rotary_base: PositiveFloat = 10000.0
+    rotary_fraction: PositiveFraction = 1.0
+    rotary_scaling: RotaryScaling = NO_SCALING
+    rotary_pattern: tuple[LayerRotary, ...] = ()
+    local_rotary_base: PositiveFloat = 10000.0
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: PositiveInt = 128
     attention_windows: tuple[NonNegativeInt, ...] = ()
     max_length: PositiveInt = 256
     score: Score = AttentionSpec.score
+    attention_scale: PositiveFloat | None = None
+    attention_softcap: PositiveFloat | None = None
     backend: Backend = Backend.AUTO
     embedding_scale: WidthScale = WidthScale.NONE
     logit_scale: WidthScale = WidthScale.NONE
+    embedding_multiplier: PositiveFloat = 1.0
+    residual_multiplier: PositiveFloat = 1.0
+    logit_multiplier: PositiveFloat = 1.0
+    logit_softcap: PositiveFloat | None = None
     embedding_norm: bool = False
     tie_embeddings: bool = True
     output_bias: bool = False
@@ -267,19 +356,26 @@ class TransformerConfig(Config, path="config.model"):
         return CrossAttentionKind.ATTENTION
 
     @property
-    def window_pattern(self) -> tuple[int, ...]:
-        """The windows of one period of layers, which is also a whole number of periods of layers with experts."""
-        windows = self.attention_windows or (0,)
-        return windows * (math.lcm(len(windows), self.experts.layer_period) // len(windows))
+    def layer_pattern(self) -> tuple[LayerKind, ...]:
+        """The layers of one period of windows, of rotary positions and of experts."""
+        windows, rotary = self.attention_windows or (0,), self.rotary_pattern or (LayerRotary.GLOBAL,)
+        period = math.lcm(len(windows), len(rotary), self.experts.layer_period)
+        kinds = zip(itertools.cycle(windows), itertools.cycle(rotary), range(period), strict=False)
+        return tuple(LayerKind(window, layer_rotary) for window, layer_rotary, _ in kinds)
 
     def make_norm(self, builder: ParameterBuilder) -> LayerNorm | RmsNorm:
         """Make a norm over the width; only a layer norm can have a bias."""
+        bias = self.biases is not Biases.NONE if self.norm_bias is None else self.norm_bias
+        return self.make_norm_over(self.width, builder, bias=bias)
+
+    def make_norm_over(self, features: int, builder: ParameterBuilder, *, bias: bool = False) -> LayerNorm | RmsNorm:
+        """Make a norm of the model's kind over so many features."""
         match self.norm:
             case NormKind.LAYER:
-                bias = self.biases is not Biases.NONE
-                return LayerNorm(self.width, builder=builder, epsilon=self.norm_epsilon, bias=bias)
-            case NormKind.RMS:
-                return RmsNorm(self.width, builder=builder, epsilon=self.norm_epsilon)
+                return LayerNorm(features, builder=builder, epsilon=self.norm_epsilon, bias=bias)
+            case NormKind.RMS | NormKind.RMS_ZERO_CENTERED:
+                zero_centered = self.norm is NormKind.RMS_ZERO_CENTERED
+                return RmsNorm(features, builder=builder, epsilon=self.norm_epsilon, zero_centered=zero_centered)
 
     def padded_vocab_size(self, tokens: int) -> int:
         """The number of rows of the embedding table for a task with this many tokens.
@@ -295,6 +391,8 @@ class TransformerConfig(Config, path="config.model"):
             self.max_length,
             self.width,
             self.rotary_base,
+            self.rotary_fraction,
+            self.rotary_scaling,
             self.relative_attention_num_buckets,
             self.relative_attention_max_distance,
             bidirectional,
@@ -306,7 +404,15 @@ class TransformerConfig(Config, path="config.model"):
 
     def attention_spec(self, position: AttentionPosition) -> AttentionSpec:
         """The attention spec of these blocks with this position scheme."""
-        return AttentionSpec(self.score, position=position, backend=self.backend, dropout=self.attention_dropout)
+        softcap = None if self.attention_softcap is None else Softcap(self.attention_softcap)
+        return AttentionSpec(
+            self.score,
+            position=position,
+            backend=self.backend,
+            scale=self.attention_scale,
+            logit_modification=softcap,
+            dropout=self.attention_dropout,
+        )
 
     def _check(self) -> None:
         if self.head_dim is None and self.width % self.heads:
@@ -336,11 +442,7 @@ class TransformerConfig(Config, path="config.model"):
                 "config.model.position_join=concatenated needs positions in the embeddings, and config.model.positions="
                 f"{self.positions.value} has none there: say sinusoidal or learned"
             )
-        if self.positions.scheme.rotates_features and self.resolved_head_dim % 2:
-            raise UserError(
-                f"head depth {self.resolved_head_dim} is odd; config.model.positions={self.positions.value} rotates "
-                "pairs of features"
-            )
+        self.check_rotary()
         if (self.norm_placement is NormPlacement.DEEPNORM) != (self.initialization is Initialization.DEEPNORM):
             raise UserError(
                 f"config.model.norm_placement={self.norm_placement.value} and config.model.initialization="
@@ -357,11 +459,42 @@ class TransformerConfig(Config, path="config.model"):
                 f"relative_attention_max_distance={alone + 1} or more, or fewer buckets"
             )
         self.check_attention()
+        if self.norm_bias is not None and self.norm is not NormKind.LAYER:
+            raise UserError(
+                f"config.model.norm_bias={self.norm_bias} is of layer norms, and config.model.norm={self.norm.value} "
+                "has no bias: leave it out, or say norm=layer"
+            )
         if self.lora.rank and self.experts.count and LoraTarget.FEED_FORWARD in self.lora.targets:
             raise UserError(
                 "config.model.lora.targets holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
             )
+
+    def check_rotary(self) -> None:
+        """Check that keys of rotary positions go together, and with the other positions.
+
+        Raises:
+            UserError: If they do not; gives the keys, their values and what would be right.
+        """
+        if not self.positions.scheme.rotates_features:
+            for name in ("rotary_fraction", "rotary_scaling", "rotary_pattern"):
+                if getattr(self, name) != getattr(TransformerConfig, name):
+                    raise UserError(
+                        f"config.model.{name} is of rotary positions, and config.model.positions="
+                        f"{self.positions.value}: leave it out, or say positions=rotary"
+                    )
+            return
+        depth, width = self.resolved_head_dim, rotated_features(self.resolved_head_dim, self.rotary_fraction)
+        if width % 2 or not width:
+            part = "" if width == depth else f" x config.model.rotary_fraction={self.rotary_fraction} = {width}"
+            raise UserError(
+                f"head depth {depth}{part} is {'odd' if width else 'nothing'}; config.model.positions="
+                f"{self.positions.value} rotates pairs of features"
+            )
+        try:
+            self.rotary_scaling.check_features(width)
+        except ValueError as error:
+            raise UserError(f"config.model.rotary_scaling.{error}") from error
 
     def check_projections(self) -> None:
         """Check that attention without projections is asked for nothing that only projections can have.
@@ -403,9 +536,15 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.positions={self.positions.value} and config.model.score={self.score.value} do not go "
                 f"together: {why}; say score={scores}, or other positions"
             )
+        if self.attention_scale is not None and not SCORES[self.score].takes_scale:
+            raise UserError(
+                f"config.model.attention_scale={self.attention_scale} belongs to score=scaled_dot alone; "
+                f"config.model.score={self.score.value}: leave it out"
+            )
         if self.backend is Backend.AUTO:
             return
-        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position))
+        capped = frozenset() if self.attention_softcap is None else frozenset({"softcap"})
+        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position, features=capped))
         if why is not None:
             raise UserError(f"config.model.{why}: say backend=auto or einsum")
         if self.attention_dropout and unsupported_reason(
@@ -426,6 +565,11 @@ class TransformerConfig(Config, path="config.model"):
             UserError: If it is not.
         """
         count, experts = getattr(self, layers), self.experts
+        if self.rotary_pattern and count % len(self.rotary_pattern):
+            raise UserError(
+                f"config.model.{layers}={count} is no multiple of the {len(self.rotary_pattern)} layers of "
+                "config.model.rotary_pattern"
+            )
         if self.attention_windows and count % len(self.attention_windows):
             raise UserError(
                 f"config.model.{layers}={count} is no multiple of the {len(self.attention_windows)} windows of "

@@ -15,7 +15,7 @@ from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.layers.attention_parameters import TrainedPositions
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.lora import add_lora
-from transformer.layers.residual import DropRates
+from transformer.layers.residual import BlockInput, DropRates
 from transformer.layers.segment_memory import concatenate_memory, next_memory
 from transformer.layers.transformer_block import BLOCK_AXES, Block, BlockKeys, PerLayerInputs, add_window
 from transformer.layers.transformer_config import TransformerConfig
@@ -185,8 +185,9 @@ def apply_two_stream_block(
     y_BxTxE, content_maps = block.attention.read(
         read_BxTxE,
         *projected,
-        mask=add_window(masks.content, layer.window_size),
+        mask=add_window(masks.content, layer.kind.window),
         table=relative_positions,
+        rotary=layer.kind.rotary,
         key=keys.attention.inside,
         capture=capture.content,
     )
@@ -203,8 +204,9 @@ def apply_two_stream_block(
     y_BxTxE, query_maps = block.attention.read(
         placed_BxTxE,
         *projected,
-        mask=add_window(masks.query, layer.window_size),
+        mask=add_window(masks.query, layer.kind.window),
         table=relative_positions,
+        rotary=layer.kind.rotary,
         key=keys.attention.inside,
         capture=capture.query,
     )
@@ -222,7 +224,8 @@ def _finish_block(
     keys: BlockKeys,
 ) -> Float[Array, "B N E"]:
     """Write the output y of attention into the residual stream x, and apply the feed-forward network."""
+    first = BlockInput(x, read)
     x = block.attention_residual.write(x, y, rates, keys.attention.output)
-    y, _, _ = block.feed_forward_or_experts(block.feed_forward_residual.read(x, read))
+    y, _, _ = block.feed_forward_or_experts(block.feed_forward_residual.read(x, first))
     x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
     return with_logical_constraint(x, *BLOCK_AXES)

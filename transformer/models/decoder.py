@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionCombination
 from transformer.attention.sites import Axis, Site
-from transformer.config import NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
+from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
@@ -56,6 +56,7 @@ class DecoderConfig(TransformerConfig):
         layers: Number of blocks.
         base_width: The width at which the maximal update parametrization changes nothing; None is the standard
             parametrization.
+        position_offset: Rows before the first position in the table of learned positions (OPT: 2).
 
     Raises:
         UserError: If a value is out of range, or if values do not fit each other.
@@ -63,6 +64,7 @@ class DecoderConfig(TransformerConfig):
 
     layers: NumLayers = 12
     base_width: PositiveInt | None = None
+    position_offset: NonNegativeInt = 0
     width: PositiveInt = 768
     heads: NumHeads = 12
     feed_forward: PositiveInt = 3072
@@ -82,6 +84,11 @@ class DecoderConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
+        if self.position_offset and self.positions is not PositionEncoding.LEARNED:
+            raise UserError(
+                f"config.model.position_offset={self.position_offset} is of a table of positions, and "
+                f"config.model.positions={self.positions.value} has none: leave it out, or say positions=learned"
+            )
         if self.base_width is not None and self.position_join is PositionCombination.CONCATENATED:
             raise UserError(
                 f"config.model.base_width={self.base_width} has no rule for the matrix of position_join=concatenated: "
@@ -102,7 +109,12 @@ class Decoder(TokenDecoder):
         deep = deepnorm(config.layers)
         rule = InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         builder = builder.with_rule(dataclasses.replace(rule, width_ratio=config.width_ratio))
-        super().__init__(config, config.padded_vocab_size(interface.vocabularies["tokens"]), builder=builder)
+        super().__init__(
+            config,
+            config.padded_vocab_size(interface.vocabularies["tokens"]),
+            offset=config.position_offset,
+            builder=builder,
+        )
         self.count = config.layers
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=False, builder=builder)

@@ -183,7 +183,7 @@ class EncoderDecoder(TokenDecoder):
         def prefill(block: Block, carry: Array, layer: PerLayerInputs) -> tuple[Array, tuple[Any, KeysAndValues]]:
             assert block.cross is not None
             memory = block.cross.keys_and_values(memory_BxSxE)
-            slots = block.attention.cache_length(length, layer.window_size)
+            slots = block.attention.cache_length(length, layer.kind.window)
             empty = jnp.zeros((examples, slots, groups, head_dim), self.dtype)
             return carry, (memory, (empty, empty))
 

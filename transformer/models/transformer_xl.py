@@ -90,7 +90,7 @@ class TransformerXLDecoder(Decoder):
             ),
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,
-            segment_memories=split_memory_by_layer(memory, len(config.window_pattern)),
+            segment_memories=split_memory_by_layer(memory, len(config.layer_pattern)),
         )
         layers_aux, memories = zip(*outputs, strict=True)
         aux = stack_by_layer(layers_aux)

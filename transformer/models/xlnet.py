@@ -278,7 +278,7 @@ class XLNet(TokenModel):
             ),
             first,
             key=layers_key,
-            segment_memories=split_memory_by_layer(memory, len(config.window_pattern)),
+            segment_memories=split_memory_by_layer(memory, len(config.layer_pattern)),
         )
         maps, memories = zip(*outputs, strict=True)
         extras = {"memory": stack_memory_of_layers(memories)} if config.resolved_memory_length else {}

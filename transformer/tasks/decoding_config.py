@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformer.data.tokenizers.tokenizer import Tokenizer
 
 # The options that ask for sampling.
-_SAMPLING = ("temperature", "top_k", "top_p")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,14 @@ class DecodingDefaults(Config, path="config.task.decoding"):
         forbidden_ids: The tokens that are never generated.
         repetition_penalty: The penalty of tokens that have occurred, as in `DecodingConfig`. 1 is none.
         max_new_tokens: The largest number of tokens to generate; None is the task's own.
-        temperature: The sampling temperature; None, as for the next two, if it does not ask for sampling.
+        temperature: The sampling temperature; None, as for the next four, if it does not ask for sampling.
         top_k: Sample from the k most probable tokens. 0 is all.
         top_p: Sample from the smallest set of tokens whose probability reaches p. 1 is all.
+        min_p: Sample from the tokens of at least this part of the greatest probability. 0 is all.
+        typical_p: Sample from the typical set of this probability. 1 is all.
+        forbidden_sequences: The sequences of tokens that are never generated.
+        no_repeat_ngram_size: No sequence of so many tokens occurs twice. 0 is no limit.
+        min_new_tokens: The least number of tokens to generate.
     """
 
     end_ids: tuple[NonNegativeInt, ...] = ()
@@ -50,6 +55,11 @@ class DecodingDefaults(Config, path="config.task.decoding"):
     temperature: NonNegativeFloat | None = None
     top_k: NonNegativeInt | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    forbidden_sequences: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    no_repeat_ngram_size: NonNegativeInt = 0
+    min_new_tokens: NonNegativeInt = 0
 
     @property
     def samples(self) -> bool:
@@ -63,7 +73,7 @@ class DecodingDefaults(Config, path="config.task.decoding"):
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig(Config):
-    """Decoding: greedy or beam search, or sampling if `temperature`, `top_k` or `top_p` is set.
+    """Decoding: greedy or beam search, or sampling if one of its options (`temperature` to `typical_p`) is set.
 
     Attributes:
         max_new_tokens: The largest number of tokens to generate.
@@ -73,17 +83,22 @@ class DecodingConfig(Config):
         temperature: The sampling temperature.
         top_k: Sample from the k most probable tokens. 0 is all.
         top_p: Sample from the smallest set of tokens whose probability reaches p (nucleus sampling). 1 is all.
+        min_p: Sample from the tokens of at least this part of the greatest probability. 0 is all.
+        typical_p: Sample from the typical set of this probability. 1 is all.
         num_samples: The number of samples for each prompt.
         repetition_penalty: The penalty of tokens that stand in the text already, as in
             transformer.decoding.constraints.Constraints. 1 is none.
         stop_sequences: Texts before which the generated text is cut.
         end_ids: The tokens that end a text, beside the tokenizer's end token.
         forbidden_ids: The tokens that are never generated.
+        forbidden_sequences: The sequences of tokens that are never generated.
+        no_repeat_ngram_size: No sequence of so many tokens occurs twice, the prompt included. 0 is no limit.
+        min_new_tokens: The least number of tokens to generate.
         seed: The seed of sampling.
 
     Raises:
         UserError: If beams and sampling are combined, `num_samples` is above 1 without sampling, a coverage penalty is
-            set without beams, or a value is out of range.
+            set without beams, `min_new_tokens` is above `max_new_tokens`, or a value is out of range.
     """
 
     max_new_tokens: PositiveInt = 64
@@ -93,11 +108,16 @@ class DecodingConfig(Config):
     temperature: NonNegativeFloat | None = None
     top_k: NonNegativeInt | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
     num_samples: PositiveInt = 1
     repetition_penalty: NonNegativeFloat = 1.0
     stop_sequences: tuple[str, ...] = ()
     end_ids: tuple[NonNegativeInt, ...] = ()
     forbidden_ids: tuple[NonNegativeInt, ...] = ()
+    forbidden_sequences: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    no_repeat_ngram_size: NonNegativeInt = 0
+    min_new_tokens: NonNegativeInt = 0
     seed: Seed = 0
 
     def _check(self) -> None:
@@ -106,6 +126,10 @@ class DecodingConfig(Config):
         if options and self.num_beams > 1:
             raise UserError(f"num_beams={self.num_beams} searches and {options[0]} samples: give one of them")
         check_coverage_penalty(self.coverage_penalty, self.num_beams)
+        if self.min_new_tokens > self.max_new_tokens:
+            raise UserError(
+                f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}: make it smaller"
+            )
         if self.num_samples > 1 and not options:
             raise UserError(f"num_samples={self.num_samples} needs sampling: give temperature, top_k or top_p as well")
 
@@ -143,11 +167,12 @@ class DecodingConfig(Config):
         if _sampling_options(self):
             temperature = 1.0 if self.temperature is None else self.temperature
             top_p = 1.0 if self.top_p is None else self.top_p
-            return Sampling(temperature, self.top_k or 0, top_p, num_beams=self.num_samples)
+            typical_p = 1.0 if self.typical_p is None else self.typical_p
+            return Sampling(temperature, self.top_k or 0, top_p, self.min_p or 0.0, typical_p, self.num_samples)
         return GreedySearch() if self.num_beams == 1 else BeamSearch(self.num_beams, self.length_penalty)
 
     def constraints(self, tokenizer: "Tokenizer", vocabulary: int, *, begins: bool) -> Constraints:
-        """Return the repetition penalty, the forbidden tokens and the stop strings as token tables.
+        """Return the limits on tokens, with the stop strings as token tables.
 
         Args:
             tokenizer: The run's tokenizer.
@@ -162,7 +187,18 @@ class DecodingConfig(Config):
             table = build_stop_table(
                 self.stop_sequences, *([*token_bytes, *[b""] * len(unknown)] for token_bytes in token_tables)
             )
-        return Constraints(self.repetition_penalty, (*unknown, *self.forbidden_ids), table)
+        limits = self.token_constraints()
+        return dataclasses.replace(limits, forbidden_ids=(*unknown, *self.forbidden_ids), stop_table=table)
+
+    def token_constraints(self) -> Constraints:
+        """Return the limits on tokens that concern no text."""
+        return Constraints(
+            self.repetition_penalty,
+            self.forbidden_ids,
+            forbidden_sequences=self.forbidden_sequences,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            min_new_tokens=self.min_new_tokens,
+        )
 
 
 def _sampling_options(config: DecodingDefaults | DecodingConfig) -> list[str]:

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from transformer.attention.sites import Site, sites_between
 from transformer.config import UserError
 from transformer.data.images import unscale_pixels
-from transformer.decoding.constraints import Constraints
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.models.model import Aux
 from transformer.models.task_interface import IMAGE_CAPTIONING, InputSpec, Modality, TaskInterface
@@ -112,7 +111,7 @@ class TokenSequenceTask(BaseTask):
             length=decoding.max_new_tokens,
             tokens=self.special_tokens,
             key=jax.random.key(decoding.seed),
-            constraints=Constraints(decoding.repetition_penalty),
+            constraints=decoding.token_constraints(),
         )
         return rollout.tokens[:, 0]
 

@@ -231,7 +231,14 @@ def make_decoding_step(
     strategy = make_decoding_strategy(config)
     decoding = config.decoding
     tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
-    limits = DecodingConfig(forbidden_ids=decoding.forbidden_ids, repetition_penalty=decoding.repetition_penalty)
+    limits = DecodingConfig(
+        forbidden_ids=decoding.forbidden_ids,
+        forbidden_sequences=decoding.forbidden_sequences,
+        repetition_penalty=decoding.repetition_penalty,
+        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
+        min_new_tokens=decoding.min_new_tokens,
+        max_new_tokens=max(DecodingConfig.max_new_tokens, decoding.min_new_tokens),
+    )
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}

@@ -79,9 +79,18 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
-_SEQUENCE_FORMATS = ("bert", "roberta", "xlnet")
-_ENCODER_DECODERS = ("marian", "t5")
-_WITH_TOKEN_TYPES = ("bert", "xlnet")
+# How each model has its texts, by `model_type`; DistilBERT's are BERT's without token types.
+_SEQUENCE_FORMATS = {
+    "bert": SequenceFormat.BERT,
+    "electra": SequenceFormat.BERT,
+    "distilbert": SequenceFormat.BERT,
+    "roberta": SequenceFormat.ROBERTA,
+    "xlm-roberta": SequenceFormat.ROBERTA,
+    "camembert": SequenceFormat.ROBERTA,
+    "xlnet": SequenceFormat.XLNET,
+}
+_ENCODER_DECODERS = ("marian", "t5", "mt5")
+_WITH_TOKEN_TYPES = ("bert", "electra", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
@@ -201,8 +210,8 @@ def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
     """
     if imported.model["family"] not in FINE_TUNED_FAMILIES:
         raise UserError(
-            "--problem and --classes are for models that are fine-tuned on texts, of model_type bert, roberta and "
-            f"xlnet, not for {imported.config['model_type']}"
+            "--problem and --classes are for models that are fine-tuned on texts, of model_type "
+            f"{', '.join(_SEQUENCE_FORMATS)}, not for {imported.config['model_type']}"
         )
     own = imported.model["head"]
     head = HEAD_OF_PROBLEM.get(problem, "classes") if problem else own if own in TASK_OF_HEAD else "classes"
@@ -402,7 +411,7 @@ def _text_task(
         return {
             **task,
             **_labeled_text_task(imported, fine_tuning, name, context),
-            "sequence_format": imported.config["model_type"],
+            "sequence_format": _SEQUENCE_FORMATS[imported.config["model_type"]].value,
             "tokenizer": "existing",
             "bucket_lengths": (context,),
             "batch_size": fine_tuning.batch_size,
@@ -548,7 +557,7 @@ def add_sequence_template(tokenizer: FastTokenizer, model_type: str) -> tokenize
         return None
     types = 2
     if model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
-        sequence_format = SequenceFormat(model_type)
+        sequence_format = _SEQUENCE_FORMATS[model_type]
         delimiters = DelimiterTokens.from_format(sequence_format, tokenizer.vocab_size, begin, end)
         types = sequence_format.num_token_types if sequence_format.has_token_types(2) else 1
     elif model_type in _SEQUENCE_FORMATS:

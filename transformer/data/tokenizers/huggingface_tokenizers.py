@@ -25,11 +25,15 @@ _WITHOUT_JSON = {
     "RobertaTokenizer": ("vocab.json", "merges.txt"),
     "BertTokenizer": ("vocab.txt",),
 }
+# By other names.
+_OTHER_CLASSES = {"DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer"}
 _OF_MODELS = {
     "gpt2": "GPT2Tokenizer",
     "gptj": "GPT2Tokenizer",
     "roberta": "RobertaTokenizer",
     "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
 }
 # The key of BERT's normalizer for each key of tokenizer_config.json.
 _OF_BERT = {
@@ -158,6 +162,7 @@ def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTo
         )
     model = _read_json_if_present(folder / "config.json").get("model_type")
     kind = str(tokenizer_config.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
+    kind = _OTHER_CLASSES.get(kind, kind)
     if files != _WITHOUT_JSON.get(kind):
         description = f"tokenizer_class={kind}" if kind else f"model_type={model} and no tokenizer_class"
         readable = " and ".join(f"{', '.join(names)} of a {name}" for name, names in _WITHOUT_JSON.items())

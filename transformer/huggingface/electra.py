@@ -1,0 +1,61 @@
+"""Conversion of ELECTRA (Clark et al. 2020): its generator, and the body of its discriminator."""
+
+import dataclasses
+
+from transformer.config import UserError
+from transformer.huggingface.bert import (
+    BERT,
+    accepted_architectures,
+    body_entries,
+    check_exported_head_activation,
+    check_head_activation,
+    infer_heads,
+    restore_heads,
+)
+from transformer.huggingface.conversion_spec import Config, TensorEntry, TensorNames, linear_entries, norm_entries
+from transformer.huggingface.tensor_layouts import VECTOR
+
+_ARCHITECTURE = "ElectraForMaskedLM"
+
+
+def _simplify_electra(config: Config, names: TensorNames) -> Config:
+    if config["embedding_size"] != config["hidden_size"]:
+        raise UserError(
+            f"config.json has embedding_size={config['embedding_size']}; only hidden_size={config['hidden_size']} can "
+            "be read"
+        )
+    simplified = infer_heads(config, names, "electra", "generator_predictions.dense.weight", "classifier.weight")
+    check_head_activation(config, simplified, _ARCHITECTURE)
+    return simplified
+
+
+def _restore_electra(config: Config) -> Config:
+    check_exported_head_activation(config)
+    return restore_heads({**config, "embedding_size": config["hidden_size"]}, "ElectraModel")
+
+
+ELECTRA = dataclasses.replace(
+    BERT,
+    model_type="electra",
+    architecture=_ARCHITECTURE,
+    config_keys=tuple(key for key in BERT.config_keys if key.our_key != "add_pooling_layer"),
+    fixed_fields={**BERT.fixed_fields, "add_pooling_layer": False},
+    # Its head of classes of texts has gelu where a pooler has tanh.
+    other_architectures=accepted_architectures("ElectraModel", ("token_classes", "span")),
+    tensor_entries=(
+        *body_entries("electra"),
+        *linear_entries("generator_predictions.dense", "head/transform"),
+        *norm_entries("generator_predictions.LayerNorm", "head/norm"),
+        TensorEntry("generator_lm_head.bias", ("output_bias/bias",), VECTOR),
+        *linear_entries("classifier", "classes"),
+        *linear_entries("qa_outputs", "span"),
+    ),
+    optional_prefix="electra.",
+    tensor_aliases={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    ignored_tensors=(r"(electra\.)?embeddings\.position_ids",),
+    # Of the discriminator, whose body is read as an ElectraModel.
+    dropped_tensors=(r"discriminator_predictions\.(dense|dense_prediction)\.(weight|bias)",),
+    simplify_config=_simplify_electra,
+    simplified_keys=frozenset({"embedding_size", "summary_last_dropout"}),
+    restore_config=_restore_electra,
+)
