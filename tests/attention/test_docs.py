@@ -38,7 +38,7 @@ from transformer.attention.scores import Score
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_LINE = re.compile(r"`([^`\n]+)`")
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-ALGEBRA = ("attention.md", "attention_graphs.md", "attention_capture.md")
+ALGEBRA = ("attention.md", "attention_graphs.md", "attention_functions.md", "attention_capture.md")
 PAGES = (*ALGEBRA, "attention_backends.md")
 FAMILIES: tuple[type[enum.Enum], ...] = (Score, Normalizer, Reweighting, AttentionPosition)
 

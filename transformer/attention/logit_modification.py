@@ -11,7 +11,7 @@ from transformer.attention.argument_checks import check_positive
 
 @runtime_checkable
 class LogitModification(Protocol):
-    """A function of each logit and its place, as FlexAttention's `score_mod` (Dong et al. 2024, section 3).
+    """A function of each logit and its place, as FlexAttention has it (Dong et al. 2024, section 3).
 
     It must be elementwise, in operations of `jax.numpy`, differentiable, and hashable, as every module-level function
     and frozen dataclass is: a call with another function is another program.

@@ -39,7 +39,7 @@ class Mask:
         center: Center of each query's window, a real number.
         allowed: An arbitrary dense mask, True where a query may see a key.
         function: A function of the positions of queries and of keys, arrays that broadcast against each other, which is
-            True where a key is visible, as FlexAttention's `mask_mod` (Dong et al. 2024, section 3). It must be
+            True where a key is visible, as FlexAttention has it (Dong et al. 2024, section 3). It must be
             hashable, as every module-level function and frozen dataclass is. Blockwise attention skips the blocks in
             which it hides every key. What it alone hides must be finite.
 
