@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test install lint format slow faults bench reproduce pods pages docs lock clean engines
+.PHONY: help demo test test-changed install lint format slow faults bench reproduce pods pages docs lock clean engines
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -9,7 +9,7 @@ PYTEST := $(PYTHON) -m pytest
 JEMALLOC = $(firstword $(wildcard /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2))
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## train a small translator, serve and then write the page of what every head attends to
 	@.ci/install run
@@ -19,6 +19,11 @@ demo: ## train a small translator, serve and then write the page of what every h
 test: ## run the tests (about a quarter of an hour on two cores)
 	@.ci/install dev
 	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m "not slow" -n 3 --dist loadfile
+
+test-changed: ## run the tests that are nearest to the changes of the working tree
+	@.ci/install dev
+	@tests="$$($(PYTHON) -m tests.changed)"; if test -z "$$tests"; then echo "nothing that tests import has changed"; \
+	else LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -q -m "not slow" -n 2 --dist loadfile $$tests; fi
 
 install: ## make .venv with all that the tests and linters need, and stop there
 	@.ci/install dev
