@@ -142,3 +142,12 @@ def test_an_export_as_a_type_names_what_that_cannot_express(
 def test_the_guide_lists_every_type() -> None:
     rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `(\w+)` \|", GUIDE.read_text(), re.MULTILINE)
     assert dict(rows) == {name: family.model_family for name, family in CONVERSIONS.items()}
+
+
+def test_the_first_mpt_files_name_their_class_otherwise() -> None:
+    recorded = recording("mpt")
+    usual, first = (
+        CONVERSIONS["mpt"].convert_config({**recorded.config, "architectures": [name]}, frozenset(recorded.weights))
+        for name in ("MptForCausalLM", "MPTForCausalLM")
+    )
+    assert usual == first

@@ -51,6 +51,8 @@ def _restore_mpt(config: Config) -> Config:
 MPT = ConversionSpec(
     model_type="mpt",
     architecture="MptForCausalLM",
+    # As the first files have it, whose code was not yet the library's own.
+    other_architectures=("MPTForCausalLM",),
     model_family="decoder",
     config_keys=(
         ConfigKey("vocab_size", "vocab_size"),
