@@ -21,12 +21,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {module.COMMAND.name: module for module in (compile, evaluate, generate, maps, model_sizes, train)}
-SMALL = ("--config.steps=4", "--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
+SMALL = ("--config.log_every=1", "--config.checkpoint_every=2", "--config.head_statistics_every=2")
 SMALL += ("--config.eval_every=4", "--config.maps_every=2", "--config.model.width=8")
 SORTING = ("--config=lab/config.py:sorting", *SMALL, "--config.task.batch_size=8")
 TRANSLATION = (
     "--config=lab/config.py",
     *SMALL,
+    "--config.steps=4",
     "--config.task.dataset=phrases/train=32,validation=8,test=8",
     "--config.task.vocab_size=200",
     "--config.task.bucket_lengths=(48,)",
@@ -76,7 +77,7 @@ def metrics(run: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def sorting(folder: Path) -> str:
-    assert cli.run(train.COMMAND, train.main, [*SORTING, "--workdir=sorting"]) == 0
+    assert cli.run(train.COMMAND, train.main, [*SORTING, "--config.steps=4", "--workdir=sorting"]) == 0
     return "--workdir=sorting"
 
 
@@ -169,7 +170,7 @@ def test_sizes_counts_the_run(sorting: str, capsys: pytest.CaptureFixture[str]) 
 def test_compile_fits_it_to_a_topology(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", os.environ.copy())
-        found = json.loads(call(capsys, "compile", *SORTING, "--topology=cpu:1", "--json"))
+        found = json.loads(call(capsys, "compile", *SORTING, "--config.steps=4", "--topology=cpu:1", "--json"))
     assert (found["fits"], found["batch_size"]) == (True, 8)
     assert found["flops"] > 0
 
@@ -186,7 +187,7 @@ def test_code_that_only_a_run_names_is_not_followed_without_the_flag(
     assert "add --trust=lab.sorting,lab.bahdanau if" in more
     assert not any(name.startswith("lab.bahdanau") for name in sys.modules)
     # A config file that a person names vouches for what it names.
-    assert "nothing to train" in call(capsys, "train", sorting, *SORTING)
+    assert "nothing to train" in call(capsys, "train", sorting, *SORTING, "--config.steps=4")
     forget()
     assert "nothing to train" in call(capsys, "train", sorting, TRUST)
 
