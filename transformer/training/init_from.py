@@ -255,7 +255,7 @@ def plan_initialization(
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
-    source = open_init_source(config.run, config.step, config.average, workdir)
+    source = open_init_source(config, workdir)
     plan = plan_parameters(
         _targets(model, abstract),
         source.leaves,
@@ -319,30 +319,38 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     """
     if not (config.run and config.copy_tokenizer) or has_tokenizer(workdir):
         return
-    load_source_tokenizer(config.run, workdir).save(workdir)
+    load_source_tokenizer = _tokenizer_loader(find_source(config.run, workdir))
+    if load_source_tokenizer is None:
+        raise UserError(f"config.initialize_from.copy_tokenizer=True, but {config.run} holds no tokenizer")
+    load_source_tokenizer().save(workdir)
 
 
-def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
-    """Open the source that `config.initialize_from` names; no array is read.
+def _tokenizer_loader(path: Path) -> Callable[[], Tokenizer] | None:
+    """Return a function that loads the tokenizer of a run or of a folder; None for a run that has none."""
+    if is_huggingface_folder(path):
+        return functools.partial(load_huggingface_tokenizer, path)
+    return functools.partial(load_tokenizer, path) if has_tokenizer(path) else None
+
+
+def open_init_source(config: InitializeFromConfig, workdir: Path | None) -> InitSource:
+    """Open the run directory or folder that the config names; no array is read.
 
     Args:
-        run: The run directory or folder.
-        step: The step of the run's checkpoint; None is the latest.
-        average: The name of an average of the run; "" for the raw parameters.
+        config: The source.
         workdir: The new run's directory, if there is one.
 
     Raises:
         UserError: If the source is missing, unreadable or `workdir` itself, or lacks the step or the average.
     """
-    path = find_source(run, workdir)
+    path = find_source(config.run, workdir)
     if not is_huggingface_folder(path):
-        return _source_of_run(path, run, step, average, workdir)
-    for key, option in (("step", step), ("average", average)):
+        return _source_of_run(path, config, workdir)
+    for key, option in (("step", config.step), ("average", config.average)):
         if option not in (None, ""):
             raise UserError(
-                f"config.initialize_from.{key}={option!r} is of runs: {run} is a published model, which has none"
+                f"config.initialize_from.{key}={option!r} is of runs: {config.run} is a published model, which has none"
             )
-    return _source_of_folder(path, run)
+    return _source_of_folder(path, config.run)
 
 
 def find_source(run: str, workdir: Path | None) -> Path:
@@ -378,31 +386,18 @@ def is_huggingface_folder(path: Path) -> bool:
     return file.exists() and "model_type" in read_json_object(file)  # a run may lack its config.json
 
 
-def load_source_tokenizer(run: str, workdir: Path) -> Tokenizer:
-    """Load the tokenizer of a source.
-
-    Raises:
-        UserError: If the source is missing or has no tokenizer.
-    """
-    path = find_source(run, workdir)
-    if is_huggingface_folder(path):
-        return load_huggingface_tokenizer(path)
-    if not has_tokenizer(path):
-        raise UserError(f"config.initialize_from.copy_tokenizer=True, but {run} holds no tokenizer")
-    return load_tokenizer(path)
-
-
-def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
+def _source_of_run(path: Path, config: InitializeFromConfig, workdir: Path | None) -> InitSource:
+    run = config.run
     with _open_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
-        at = steps[-1] if step is None else step
+        at = steps[-1] if config.step is None else config.step
         if at not in steps:
-            raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
+            raise UserError(f"config.initialize_from.step={at}: {run} has checkpoints of {steps} alone")
         checkpoint = checkpoints.read(at)
     stored, classes = checkpoint.leaves, checkpoint.metadata.get("classes", [])
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
-    names = _leaf_names(stored, run, average)
+    names = _leaf_names(stored, run, config.average)
 
     def read(requests: Wanted) -> dict[str, jax.Array]:
         with _open_checkpoints(path, run) as checkpoints:
@@ -417,7 +412,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         averaged_paths=frozenset(path for path, name in names.items() if name.startswith(AVERAGES)),
         lora=_read_lora_config(path),
         class_names=tuple(classes),
-        load_tokenizer=functools.partial(load_tokenizer, path) if has_tokenizer(path) else None,
+        load_tokenizer=_tokenizer_loader(path),
         notes=_notes_of_run(path, workdir),
     )
 
@@ -492,7 +487,7 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
         leaves=leaves,
         read_arrays=read,
         class_names=output_names(published.config, published.interface.vocabularies.get("classes", 0)),
-        load_tokenizer=None if reads_images else functools.partial(load_huggingface_tokenizer, path),
+        load_tokenizer=None if reads_images else _tokenizer_loader(path),
         notes=tuple(published.notes),
     )
 

@@ -69,6 +69,23 @@ class InitRule:
     target: str
     source: str = ""
 
+    @property
+    def is_resize(self) -> bool:
+        """Whether the rule only allows a resize."""
+        return not self.source
+
+    def matches(self, path: str) -> bool:
+        """Whether this is the path of one of its targets."""
+        return match_wildcards(self.target, path) is not None
+
+    def source_of(self, path: str) -> str:
+        """Return the path of a target's source: each `*` of the source's pattern stands for that of the target's."""
+        if "*" not in self.source:
+            return self.source
+        first, *pieces = self.source.split("*")
+        stars = match_wildcards(self.target, path) or ()
+        return first + "".join(star + piece for star, piece in zip(stars, pieces, strict=True))
+
 
 @dataclasses.dataclass(frozen=True)
 class ArrayInfo:
@@ -245,15 +262,15 @@ def _origins(
     """Return each target's source with the rule that names it, and the rules that leave other targets fresh."""
     origins: dict[str, tuple[str, InitRule | None]] = {}
     fresh: dict[str, str] = {}
-    deciding = [rule for rule in rules if rule.source]
+    deciding = [rule for rule in rules if not rule.is_resize]
     for path in targets:
-        rule = next((rule for rule in deciding if match_wildcards(rule.target, path) is not None), None)
+        rule = next((rule for rule in deciding if rule.matches(path)), None)
         if rule is None:
             origins[path] = path, None
         elif rule.source == FRESH:
             fresh[path] = rule.text
         else:
-            origins[path] = _filled(rule, path), rule
+            origins[path] = rule.source_of(path), rule
     used = {*fresh.values(), *(rule.text for _, rule in origins.values() if rule is not None)}
     for number, rule in enumerate(deciding):
         if rule.text not in used or rule in deciding[:number]:
@@ -261,25 +278,16 @@ def _origins(
     return origins, fresh
 
 
-def _filled(rule: InitRule, path: str) -> str:
-    """Fill the `*` of the source pattern with the matches of the target pattern in the path."""
-    if "*" not in rule.source:
-        return rule.source
-    pieces = rule.source.split("*")
-    stars = match_wildcards(rule.target, path) or ()
-    return pieces[0] + "".join(star + piece for star, piece in zip(stars, pieces[1:], strict=True))
-
-
 def _why_idle(rule: InitRule, targets: Mapping[str, ArrayInfo]) -> str:
-    if any(match_wildcards(rule.target, path) is not None for path in targets):
+    if any(map(rule.matches, targets)):
         return "decides nothing: the rules before it match all that it matches; put it before them, or leave it out"
     return f"matches no parameter of this run; {suggest_nearest(rule.target, targets)}"
 
 
 def _check_resize_rules(targets: Mapping[str, ArrayInfo], fresh: Mapping[str, str], rules: Sequence[InitRule]) -> None:
     for rule in rules:
-        matched = [path for path in targets if match_wildcards(rule.target, path) is not None]
-        if rule.source or any(path not in fresh for path in matched):
+        matched = list(filter(rule.matches, targets))
+        if not rule.is_resize or any(path not in fresh for path in matched):
             continue
         if matched:
             raise UserError(f"{_KEY}: {rule.text!r} resizes what {fresh[matched[0]]!r} leaves fresh: drop one of them")
@@ -338,7 +346,7 @@ def _match_source(
         raise UserError(
             f"{target_text} differs along {len(differing)} axes from {stored}: one can be resized; {instead}"
         )
-    if not any(not rule.source and match_wildcards(rule.target, path) is not None for rule in rules):
+    if not any(rule.is_resize and rule.matches(path) for rule in rules):
         raise UserError(
             f"{target_text} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
