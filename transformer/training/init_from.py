@@ -262,7 +262,7 @@ def plan_initialization(
         [parse_init_rule(rule) for rule in config.rules],
         _match_names(source, class_names, workdir),
     )
-    notes = (*source.notes, *_notes_on_names(source, plan, class_names))
+    notes = (*source.notes, *_notes_on_names(config.run, source, plan, class_names))
     return Initialization(config, source._replace(notes=notes), plan)
 
 
@@ -275,7 +275,7 @@ def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path
     return {axis: match for axis, match in matches.items() if match is not None}
 
 
-def _notes_on_names(source: InitSource, plan: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
+def _notes_on_names(run: str, source: InitSource, plan: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is taken by number although its entries have, or may have, other names."""
     matched_axes = {axis for path in plan.matched_sources for axis in plan.targets[path].axes}
     axes = {axis for target in plan.targets.values() for axis in target.axes}
@@ -286,10 +286,7 @@ def _notes_on_names(source: InitSource, plan: InitPlan, class_names: tuple[str, 
         if axis not in axes
     ]
     if "classes" in matched_axes and len(class_names) > 1 and not source.class_names:
-        notes.append(
-            f"{source.description} does not name its classes: its outputs are taken to be {', '.join(class_names)}, in "
-            "this order"
-        )
+        notes.append(f"{run} names no class: its outputs are taken to be {', '.join(class_names)}, in this order")
     return tuple(notes)
 
 
