@@ -103,36 +103,18 @@ CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 CONFIG = "config.json"
 
 
-class ImportedModel(NamedTuple):
-    """A model read from a Hugging Face folder.
+class PublishedModel(NamedTuple):
+    """A checked model of a Hugging Face folder, whose parameters are not yet read.
 
     Attributes:
         config: The content of config.json.
         model: The `config.model` section of ours.
         interface: The interface that a task must have for the model.
-        params: The parameters.
+        param_shapes: The shapes of the parameters.
         notes: Notes for the user: what was converted, dropped or not read.
         preprocessing: For an image model, the values of our task config from its preprocessor_config.json.
         generation: How a model that generates does so, from its generation_config.json or config.json.
-    """
-
-    config: Config
-    model: Config
-    interface: TaskInterface
-    params: PyTree
-    notes: list[str]
-    preprocessing: Config
-    generation: Generation
-
-
-class OpenedModel(NamedTuple):
-    """A checked model of a Hugging Face folder whose parameters are not yet read.
-
-    The other fields are those of `ImportedModel`.
-
-    Attributes:
-        param_shapes: The shapes of the parameters.
-        read_params: Reads the parameters.
+        read_params: Reads the parameters, as NumPy arrays.
     """
 
     config: Config
@@ -145,7 +127,7 @@ class OpenedModel(NamedTuple):
     read_params: Callable[[], PyTree]
 
 
-def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
+def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
     """Open and check the model of a Hugging Face folder without reading its parameters.
 
     Args:
@@ -178,24 +160,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read_params, plan, names, headers, dtype)
-    return OpenedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
-
-
-def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
-    """Read the model of a Hugging Face folder.
-
-    Args:
-        folder: A folder with config.json and model.safetensors or its shards.
-        dtype: The type of the parameters.
-
-    Returns:
-        The model, its parameters as NumPy arrays.
-
-    Raises:
-        UserError: If the folder cannot be read or converted, as in `open_model_folder`.
-    """
-    config, model, interface, _, notes, preprocessing, generation, read = open_model_folder(folder, dtype)
-    return ImportedModel(config, model, interface, read(), notes, preprocessing, generation)
+    return PublishedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
 
 
 def write_model_folder(

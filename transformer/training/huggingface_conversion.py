@@ -25,8 +25,7 @@ from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer
 from transformer.huggingface import generation_config, preprocessor
 from transformer.huggingface.convert import (
-    ImportedModel,
-    OpenedModel,
+    PublishedModel,
     atomic_output_folder,
     open_model_folder,
     write_model_folder,
@@ -65,9 +64,6 @@ TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification
 
 FINE_TUNED_FAMILIES = ("encoder", "xlnet")
 """The families that are fine-tuned on texts of one's own."""
-
-HEAD_OF_PROBLEM = {"token_classification": "token_classes", "question_answering": "span"}
-"""The head that a problem needs; the others need one of classes."""
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
@@ -203,7 +199,7 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
+def _replace_head(imported: PublishedModel, problem: str | None) -> PublishedModel:
     """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
@@ -215,14 +211,17 @@ def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
             f"{', '.join(_SEQUENCE_FORMATS)}, not for {imported.config['model_type']}"
         )
     own = imported.model["head"]
-    head = HEAD_OF_PROBLEM.get(problem, "classes") if problem else own if own in TASK_OF_HEAD else "classes"
+    if not problem:
+        head = own if own in TASK_OF_HEAD else "classes"
+    else:  # the other problems are those of the task of classes
+        head = {task: head for head, task in TASK_OF_HEAD.items()}.get(problem, "classes")
     # Only classes of whole texts are read from an encoder's pooler; XLNet's is a part of that head.
     unread = imported.model["family"] == "encoder" and head != "classes"
     pooler = {"add_pooling_layer": False} if unread else {}
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> Tokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: PublishedModel) -> Tokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Returns:
@@ -235,12 +234,12 @@ def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> T
     return ImageSpec((height, width, channels), names)
 
 
-def _reads_images(imported: OpenedModel | ImportedModel) -> bool:
+def _reads_images(imported: PublishedModel) -> bool:
     return "image" in imported.interface.inputs
 
 
 def _find_fresh_heads(
-    imported: OpenedModel, components: TrainingComponents, heads: Mapping[str, PyTree]
+    imported: PublishedModel, components: TrainingComponents, heads: Mapping[str, PyTree]
 ) -> tuple[list[str], list[str]]:
     """Return those of the run's heads that begin anew, by shapes and the names of classes, and notes why."""
     shapes, class_names = imported.param_shapes, components.class_names
@@ -265,7 +264,7 @@ def _find_fresh_heads(
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, source: Path, imported: OpenedModel
+    experiment: ExperimentConfig, directory: RunDirectory, source: Path, imported: PublishedModel
 ) -> tuple[int, tuple[str, ...]]:
     """Save the imported parameters as the checkpoint of step 0; return their number, and notes for the user.
 
@@ -327,7 +326,7 @@ def _shapes(params: PyTree) -> PyTree:
 
 
 def fine_tuning_config(
-    imported: OpenedModel | ImportedModel,
+    imported: PublishedModel,
     preprocessing: Tokenizer | ImageSpec,
     fine_tuning: FineTuningOptions,
     *,
@@ -368,12 +367,12 @@ def fine_tuning_config(
     }
 
 
-def _fine_tuning_options(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _fine_tuning_options(imported: PublishedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     options = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": task_of_model(imported.model)} | {key: value for key, value in options.items() if value is not None}
 
 
-def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _image_task(imported: PublishedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -383,9 +382,7 @@ def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOp
     }
 
 
-def _text_task(
-    imported: OpenedModel | ImportedModel, tokenizer: Tokenizer, fine_tuning: FineTuningOptions
-) -> dict[str, Any]:
+def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     model, task = imported.model, _fine_tuning_options(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
@@ -417,7 +414,7 @@ def _text_task(
 
 
 def _labeled_text_task(
-    imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
+    imported: PublishedModel, fine_tuning: FineTuningOptions, name: str, context: int
 ) -> dict[str, Any]:
     """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""
