@@ -19,7 +19,7 @@ from transformer.config import UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, Tokenizer, has_tokenizer
-from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
+from transformer.layers.lora import LoraConfig, add_low_rank_product, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
@@ -83,24 +83,6 @@ class Initialization:
         matched_sources = self.plan.matched_sources.values()
         return sum(matched.source_path in self.source.averaged_paths for matched in matched_sources)
 
-    @property
-    def merged_paths(self) -> tuple[str, ...]:
-        """The parameters whose source has a LoRA update that the new run has no parameters for: it is merged."""
-        matched_sources = self.plan.matched_sources
-        return tuple(
-            path
-            for path, matched in matched_sources.items()
-            if has_lora(matched.source_path, self.source.leaves) and lora_paths(path)[0] not in matched_sources
-        )
-
-    @property
-    def unused_paths(self) -> tuple[str, ...]:
-        """The source's arrays that are neither taken nor merged."""
-        merged = {
-            name for path in self.merged_paths for name in lora_paths(self.plan.matched_sources[path].source_path)
-        }
-        return tuple(name for name in self.plan.unused_paths if name not in merged)
-
     def to_dict(self) -> dict[str, Any]:
         """Return a report as plain values, for the run directory."""
         plan = self.plan
@@ -122,9 +104,9 @@ class Initialization:
                 axis: {"paths": list(plan.paths_matched_along(axis)), "matched": match.num_matched}
                 for axis, match in plan.names.items()
             },
-            "merged": list(self.merged_paths),
+            "merged": list(plan.merged_paths),
             "fresh": dict(plan.newly_initialized),
-            "unused": list(self.unused_paths),
+            "unused": list(plan.unused_paths),
             "notes": list(self.source.notes),
         }
 
@@ -155,13 +137,13 @@ class Initialization:
             f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}" for path in plan.cast_paths
         )
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
-        if self.merged_paths:
-            lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged_paths)}")
+        if plan.merged_paths:
+            lines.append(f"  merged with their LoRA updates: {_list_paths(plan.merged_paths)}")
         for rule in dict.fromkeys(plan.newly_initialized.values()):
             paths = tuple(path for path, by in plan.newly_initialized.items() if by == rule)
             lines.append(f"  initialized randomly by rule {rule!r}: {_list_paths(paths)}")
-        if self.unused_paths:
-            lines.append(f"  not used: {_list_paths(self.unused_paths)}")
+        if plan.unused_paths:
+            lines.append(f"  not used: {_list_paths(plan.unused_paths)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
@@ -531,7 +513,7 @@ def _read_values(initialization: Initialization, where: Mapping[str, jax.ShapeDt
             {name: _stored_leaf(where[path], waiting.pop(path).array_info) for name, path in paths.items()}
         )
         values |= {path: stored[name] for name, path in paths.items()}
-    for path in initialization.merged_paths:
+    for path in initialization.plan.merged_paths:
         assert source.lora is not None
         names = lora_paths(matched_sources[path].source_path)
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})

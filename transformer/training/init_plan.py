@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 
 from transformer.config import Config, UserError, suggest_nearest
+from transformer.layers.lora import has_lora, lora_paths
 from transformer.training.entry_names import NameMatch, list_names
 
 FRESH = "fresh"
@@ -114,6 +115,11 @@ class MatchedSource:
     named_axis: int | None = None
     entries: tuple[int, ...] = ()
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether a part of the source is taken, or its entries in another order."""
+        return self.resized_axis is not None or self.named_axis is not None
+
     def taken_shape(self, target: ArrayInfo) -> tuple[int, ...]:
         """Return the shape of the part of the target that is taken: entries by name, or what both have in common."""
         shape = list(map(min, target.shape, self.array_info.shape))
@@ -130,13 +136,15 @@ class InitPlan:
         targets: The targets by path.
         matched_sources: The source of each target that has one.
         newly_initialized: The rule that left each other target fresh.
-        unused_paths: The sources that no target takes.
+        merged_paths: The targets whose source has a LoRA update that the new run has no parameters for: it is merged.
+        unused_paths: The sources that are neither taken nor merged.
         names: The match of the entries' names by logical axis, where they differ.
     """
 
     targets: Mapping[str, ArrayInfo]
     matched_sources: Mapping[str, MatchedSource]
     newly_initialized: Mapping[str, str]
+    merged_paths: tuple[str, ...]
     unused_paths: tuple[str, ...]
     names: Mapping[str, NameMatch] = dataclasses.field(default_factory=dict)
 
@@ -148,8 +156,7 @@ class InitPlan:
     @property
     def partial_paths(self) -> tuple[str, ...]:
         """The targets that take a part of their source, or its entries in another order."""
-        matched_by_name = (path for path, matched in self.matched_sources.items() if matched.named_axis is not None)
-        return tuple(dict.fromkeys((*self.resized_paths, *matched_by_name)))
+        return tuple(path for path, matched in self.matched_sources.items() if matched.is_partial)
 
     def paths_matched_along(self, axis: str) -> tuple[str, ...]:
         """Return the targets whose entries along a logical axis are taken by name."""
@@ -224,14 +231,19 @@ def plan_parameters(
     _check_resize_rules(targets, fresh, rules)
     _check_sources(targets, sources, origins)
     names = names or {}
-    matched_sources = {
-        path: _match_entries(
-            path, targets[path], _match_source(path, targets[path], source, sources[source], rules), names
-        )
-        for path, (source, _) in origins.items()
-    }
+    matched_sources: dict[str, MatchedSource] = {}
+    for path, (source, _) in origins.items():
+        matched = _match_source(path, targets[path], source, sources[source], rules)
+        matched_sources[path] = _match_entries(path, targets[path], matched, names)
+    merged = tuple(
+        path
+        for path, matched in matched_sources.items()
+        if has_lora(matched.source_path, sources) and lora_paths(path)[0] not in matched_sources
+    )
     used = {matched.source_path for matched in matched_sources.values()}
-    return InitPlan(targets, matched_sources, fresh, tuple(source for source in sources if source not in used), names)
+    used.update(*(lora_paths(matched_sources[path].source_path) for path in merged))
+    unused = tuple(source for source in sources if source not in used)
+    return InitPlan(targets, matched_sources, fresh, merged, unused, names)
 
 
 def _match_entries(
