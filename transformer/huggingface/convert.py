@@ -39,7 +39,7 @@ from transformer.huggingface.generation_config import Generation
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
     PlannedTensor,
-    match_tensor_names,
+    match_tensors,
     parameter_shapes,
     params_to_tensors,
     plan_file_tensors,
@@ -148,8 +148,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
         section, interface = family.convert_config(config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
         plan = plan_file_tensors(family, parameter_shapes(shapes))
-        names = match_tensor_names(family, headers, plan)
-        _check_tensors(plan, names, headers)
+        names = match_tensors(family, headers, plan)
         _check_aliases(family, names, headers)
         preprocessing = _convert_preprocessing(folder, family, interface)
         generation = _convert_generation(folder, family, config, section)
@@ -341,16 +340,6 @@ def _find_conversion_spec(config: Config) -> ConversionSpec:
         f"{CONFIG} has model_type={shorten_value(model_type)}, which cannot be read"
         + (f": did you mean {similar!r}?" if similar else f"; by our families, those that can are {readable}")
     )
-
-
-def _check_tensors(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
-    for planned in plan:
-        name = names.tensors[planned.tensor_name]
-        header = headers[name]
-        if header.shape != planned.shape:
-            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {planned.shape}")
-        if header.dtype not in FLOAT_TYPES:
-            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
 
 
 def _read_params(
