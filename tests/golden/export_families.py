@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.golden.recordings import EXCHANGED, model_of, recording
-from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.convert import open_model_folder, write_model_folder
 from transformer.models.model import Variables
 from transformer.models.registry import model_config
 
@@ -26,7 +26,7 @@ def export(name: str, folder: Path) -> None:
     """One case: its folder, and the inputs and our logits beside it."""
     recorded = recording(name)
     model, params = model_of(name, recorded, folder / "in" / name)
-    section = read_model_folder(folder / "in" / name).model
+    section = open_model_folder(folder / "in" / name).model
     keys = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {key: recorded.config[key] for key in keys if key in recorded.config}
     model_type = recorded.config["model_type"]

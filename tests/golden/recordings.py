@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from tests.golden.extra_conversions import ARRANGEMENTS, family
 from tests.golden.weights import random_weights
-from transformer.huggingface.convert import read_model_folder
+from transformer.huggingface.convert import open_model_folder
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors, tensors_to_params
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, PyTree
@@ -66,8 +66,8 @@ def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTre
         params = tensors_to_params(plan, weights.items())
     else:
         recorded.write(folder)
-        foreign = read_model_folder(folder)
-        section, params = foreign.model, foreign.params
+        foreign = open_model_folder(folder)
+        section, params = foreign.model, foreign.read_params()
     rows = section["vocab_size"]
     begin = config.get("decoder_start_token_id", 0)
     interface = TaskInterface({}, {"tokens": rows, "joint": rows}, config.get("pad_token_id"), begin, None)

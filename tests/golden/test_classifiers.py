@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from tests.golden.recordings import Recording, recording
 from transformer.config import UserError
-from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.convert import open_model_folder, write_model_folder
 from transformer.layers.functional_module import Precision
 from transformer.models.model import PyTree, Variables
 from transformer.models.registry import build, model_config
@@ -39,7 +39,7 @@ FOLDER = Path(__file__).with_name("classifiers")
 def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name, FOLDER)
     recorded.write(tmp_path / "published")
-    imported = read_model_folder(tmp_path / "published")
+    imported = open_model_folder(tmp_path / "published")
     config = model_config(imported.model)
     model = build(config, imported.interface, Precision())
     names = {"ids": "tokens", "lengths": "lengths", "types": "types"}
@@ -50,13 +50,13 @@ def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) 
         return mean_loss(logits, recorded), logits
 
     with jax.default_matmul_precision("highest"):
-        (found, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.params)
+        (found, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(imported.read_params())
     # Where a logit is that of a token, those of padding are not compared: its states are read by nothing.
     scored = real_tokens(recorded) if logits.ndim == 3 else slice(None)
     np.testing.assert_allclose(np.asarray(logits)[scored], recorded.arrays["logits"][scored], rtol=0, atol=1e-5)
     np.testing.assert_allclose(found, recorded.arrays["loss"], rtol=1e-5)
     rate = recorded.about["learning_rate"]
-    updated = jax.tree.map(lambda leaf, change: np.asarray(leaf - rate * change), imported.params, gradient)
+    updated = jax.tree.map(lambda leaf, change: np.asarray(leaf - rate * change), imported.read_params(), gradient)
     write_model_folder(tmp_path / "written", config, updated)
     assert_holds(tmp_path / "written", recorded)
 
@@ -103,7 +103,7 @@ def read(tmp_path: Path, name: str = "bert", **changed: Any) -> Any:
     recorded = recording(name, FOLDER)
     recorded = recorded._replace(about={**recorded.about, "config": recorded.config | changed})
     recorded.write(tmp_path)
-    return read_model_folder(tmp_path)
+    return open_model_folder(tmp_path)
 
 
 def test_classes_are_counted_by_their_names_and_heads_of_other_problems_are_told(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_a_pooler_that_no_head_reads_is_left_out_of_an_old_folder(tmp_path: Path
     pooler = {"bert.pooler.dense.weight": np.ones((32, 32), np.float32), "bert.pooler.dense.bias": np.ones(32, "f4")}
     recorded = recorded._replace(weights=recorded.weights | pooler)
     recorded.write(tmp_path)
-    imported = read_model_folder(tmp_path)
-    assert "pooler" not in imported.params
+    imported = open_model_folder(tmp_path)
+    assert "pooler" not in imported.read_params()
     assert any("pooler" in note for note in imported.notes)
 
 
@@ -161,10 +161,10 @@ def test_heads_whose_outputs_mean_something_else_are_refused_with_the_reason(tmp
         config = recorded.config | {"architectures": architectures}
         recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
         with pytest.raises(UserError, match=reason):
-            read_model_folder(tmp_path / "next")
+            open_model_folder(tmp_path / "next")
     config = recorded.config | {"architectures": ["BertModel"]}
     recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
     assert any(
         "as its class does not read them: cls.seq_relationship" in note
-        for note in read_model_folder(tmp_path / "next").notes
+        for note in open_model_folder(tmp_path / "next").notes
     )

@@ -16,7 +16,7 @@ from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.images import Normalization
-from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.convert import open_model_folder, write_model_folder
 from transformer.huggingface.preprocessor import convert_preprocessor_config, preprocessor_config
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
@@ -46,12 +46,12 @@ def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
-    foreign = read_model_folder(tmp_path / "in")
+    foreign = open_model_folder(tmp_path / "in")
     model = build(model_config(foreign.model), foreign.interface, Precision())
     image = {"image": arrays["picture"].transpose(0, 2, 3, 1)}
     with jax.default_matmul_precision("highest"):
         capture = Capture(sites=("encoder/self",))
-        logits, aux = programs.apply(model, Variables(foreign.params, {}), image, train=False, capture=capture)
+        logits, aux = programs.apply(model, Variables(foreign.read_params(), {}), image, train=False, capture=capture)
     np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
     np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], atol=1e-5)
 
@@ -59,13 +59,13 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> None:
     recorded(name, tmp_path / "in")
-    foreign = read_model_folder(tmp_path / "in")
-    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    foreign = open_model_folder(tmp_path / "in")
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.read_params())
     before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("in", "out"))
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         np.testing.assert_array_equal(after[key], tensor)
-    again = read_model_folder(tmp_path / "out")
+    again = open_model_folder(tmp_path / "out")
     assert (again.model, again.interface) == (foreign.model, foreign.interface)
 
 
@@ -177,7 +177,7 @@ def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: di
     (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(DEIT | wrong))
     (key,) = wrong
     with pytest.raises(UserError, match=f"preprocessor_config.json has {key}=") as told:
-        read_model_folder(tmp_path / "in")
+        open_model_folder(tmp_path / "in")
     assert "\n" not in str(told.value)
 
 
@@ -206,4 +206,4 @@ def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None
 def test_what_no_model_expresses_is_refused(changes: dict, message: str, tmp_path: Path) -> None:
     recorded("vit", tmp_path / "in", **changes)
     with pytest.raises(UserError, match=message):
-        read_model_folder(tmp_path / "in")
+        open_model_folder(tmp_path / "in")

@@ -23,9 +23,9 @@ from transformer.huggingface.conversion_spec import (
 )
 from transformer.huggingface.convert import (
     CONVERSIONS,
-    ImportedModel,
+    PublishedModel,
     find_conversion,
-    read_model_folder,
+    open_model_folder,
     write_model_folder,
 )
 from transformer.huggingface.generation_config import convert_generation_config, generation_config
@@ -57,10 +57,10 @@ def bits(tensors: dict[str, np.ndarray]) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in tensors.items()}
 
 
-def read(recorded: Recording, folder: Path, **config: Any) -> ImportedModel:
+def read(recorded: Recording, folder: Path, **config: Any) -> PublishedModel:
     recorded = recorded._replace(about={**recorded.about, "config": recorded.config | config})
     recorded.write(folder)
-    return read_model_folder(folder)
+    return open_model_folder(folder)
 
 
 # Models that another type expresses too, in which an export writes them.
@@ -74,14 +74,16 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
     # Some types can express the same model: the name of the recorded one decides.
     model_type = recorded.config["model_type"]
     if name in WRITTEN_AS:
-        assert find_conversion(model_config(foreign.model), foreign.params)[0].model_type == WRITTEN_AS[name]
-    family = write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params, model_type=model_type)
+        assert find_conversion(model_config(foreign.model), foreign.read_params())[0].model_type == WRITTEN_AS[name]
+    family = write_model_folder(
+        tmp_path / "out", model_config(foreign.model), foreign.read_params(), model_type=model_type
+    )
     written = load_file(tmp_path / "out" / "model.safetensors")
     expected = recorded.weights
     assert bits(written) == bits(expected)
     assert {key: value.shape for key, value in written.items()} == {key: value.shape for key, value in expected.items()}
     assert family.model_type == model_type
-    again = read_model_folder(tmp_path / "out")
+    again = open_model_folder(tmp_path / "out")
     assert again.model == foreign.model
     assert again.notes == []
     said = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -165,8 +167,8 @@ def test_both_heads_of_pretraining_are_read_under_the_name_of_either_class(tmp_p
     both, published = read(recorded, tmp_path / "a"), read(recorded, tmp_path / "b", architectures=["BertForMaskedLM"])
     assert both.model == published.model
     assert both.model["head"] == "pretraining"
-    np.testing.assert_array_equal(both.params["next_sentence"]["kernel"].T, recorded.weights[NEXT_SENTENCE])
-    write_model_folder(tmp_path / "out", model_config(published.model), published.params)
+    np.testing.assert_array_equal(both.read_params()["next_sentence"]["kernel"].T, recorded.weights[NEXT_SENTENCE])
+    write_model_folder(tmp_path / "out", model_config(published.model), published.read_params())
     assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
 
 
@@ -215,7 +217,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float) -
     damaged = recorded.weights["transformer.h.1.ln_1.weight"].copy()
     damaged[3:5] = value
     with pytest.raises(UserError, match=r"'transformer\.h\.1\.ln_1\.weight' has 2 of 32 values that are not finite"):
-        read(renamed(recorded, str, **{"transformer.h.1.ln_1.weight": damaged}), tmp_path)
+        read(renamed(recorded, str, **{"transformer.h.1.ln_1.weight": damaged}), tmp_path).read_params()
 
 
 def test_a_model_without_padding_counts_its_positions_from_the_first_row(tmp_path: Path) -> None:
@@ -232,7 +234,7 @@ def test_narrow_files_are_read_into_the_runs_type_and_that_is_said(tmp_path: Pat
     narrow = {name: value.astype(kind) for name, value in recorded.weights.items()}
     foreign = read(recorded._replace(weights=narrow), tmp_path)
     assert foreign.notes == [f"the file holds {np.dtype(kind)}; the run's parameters are float32"]
-    table = foreign.params["embedding"]["table"]
+    table = foreign.read_params()["embedding"]["table"]
     assert table.dtype == np.float32
     np.testing.assert_array_equal(table, narrow["model.embed_tokens.weight"].astype(np.float32))
 
@@ -240,8 +242,8 @@ def test_narrow_files_are_read_into_the_runs_type_and_that_is_said(tmp_path: Pat
 def test_parameters_of_another_type_are_written_in_it(tmp_path: Path) -> None:
     recorded = recording("llama_tied")
     recorded.write(tmp_path / "in")
-    foreign = read_model_folder(tmp_path / "in", dtype="bfloat16")
-    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params)
+    foreign = open_model_folder(tmp_path / "in", dtype="bfloat16")
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.read_params())
     assert {str(tensor.dtype) for tensor in load_file(tmp_path / "out" / "model.safetensors").values()} == {"bfloat16"}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
 
@@ -262,8 +264,8 @@ def renamed(recorded: Recording, rename: Callable[[str], str], **more: np.ndarra
 def test_published_spellings_are_read_as_the_same(tmp_path: Path, name: str, rename: Callable[[str], str]) -> None:
     recorded = recording(name)
     plain, other = read(recorded, tmp_path / "plain"), read(renamed(recorded, rename), tmp_path / "other")
-    assert parameter_shapes(plain.params) == parameter_shapes(other.params)
-    np.testing.assert_array_equal(plain.params["embedding"]["table"], other.params["embedding"]["table"])
+    assert parameter_shapes(plain.read_params()) == parameter_shapes(other.read_params())
+    np.testing.assert_array_equal(plain.read_params()["embedding"]["table"], other.read_params()["embedding"]["table"])
 
 
 @pytest.mark.parametrize(
@@ -377,7 +379,7 @@ def test_yarn_that_is_not_truncated_is_refused_by_kind_of_layer(tmp_path: Path) 
     scaling = {**foreign.model["rotary_scaling"], "truncate": False}
     model = model_config(foreign.model | {"rotary_scaling": scaling})
     with pytest.raises(UserError, match=r"rotary_scaling\.truncate=False is not true"):
-        write_model_folder(tmp_path / "out", model, foreign.params)
+        write_model_folder(tmp_path / "out", model, foreign.read_params())
 
 
 @pytest.mark.parametrize(
@@ -396,11 +398,11 @@ def test_a_key_that_must_not_be_null_is_named(tmp_path: Path) -> None:
 def test_a_config_that_is_absent_or_broken_is_refused(tmp_path: Path) -> None:
     save_file({"a": np.ones(1)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"has no config\.json"):
-        read_model_folder(tmp_path)
+        open_model_folder(tmp_path)
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(UserError, match=r"is not JSON|is no JSON object"):
-            read_model_folder(tmp_path)
+            open_model_folder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +450,7 @@ def test_the_head_of_roberta_has_gelu_whatever_its_blocks_have(tmp_path: Path) -
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
     foreign = read(recording("gpt2"), tmp_path)
     with pytest.raises(UserError, match="exists and is not empty"):
-        write_model_folder(tmp_path, model_config(foreign.model), foreign.params)
+        write_model_folder(tmp_path, model_config(foreign.model), foreign.read_params())
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_heads_of_fine_tuning_go_in_and_out(tmp_path: Path, name: str, classes: 
     architecture = bare.replace("Model", "ForTokenClassification")
     foreign = read(recorded._replace(weights=weights), tmp_path / "in", architectures=[architecture], **labels)
     assert foreign.model["head"] == "token_classes"
-    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.params, model_type=name)
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.read_params(), model_type=name)
     written = load_file(tmp_path / "out" / "model.safetensors")
     assert {key: value.tobytes() for key, value in written.items()} == {
         key: value.tobytes() for key, value in weights.items()
@@ -98,11 +98,11 @@ def test_heads_of_fine_tuning_go_in_and_out(tmp_path: Path, name: str, classes: 
 def test_of_types_that_express_a_model_the_first_is_written(tmp_path: Path) -> None:
     foreign = read(recording("xlm_roberta"), tmp_path / "in")
     model = model_config(foreign.model)
-    assert write_model_folder(tmp_path / "first", model, foreign.params).model_type == "roberta"
-    chosen = write_model_folder(tmp_path / "chosen", model, foreign.params, model_type="camembert")
+    assert write_model_folder(tmp_path / "first", model, foreign.read_params()).model_type == "roberta"
+    chosen = write_model_folder(tmp_path / "chosen", model, foreign.read_params(), model_type="camembert")
     assert chosen.model_type == "camembert"
     with pytest.raises(UserError, match=r"the nearest is distilbert: "):
-        write_model_folder(tmp_path / "none", model, foreign.params, model_type="distilbert")
+        write_model_folder(tmp_path / "none", model, foreign.read_params(), model_type="distilbert")
 
 
 def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> None:

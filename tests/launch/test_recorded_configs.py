@@ -24,6 +24,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.studies.scaling_laws import _run_directories
 from transformer.training.huggingface_conversion import export_to_huggingface
 from transformer.training.init_from import open_init_source
+from transformer.training.init_plan import InitializeFromConfig
 
 TRUST = f"--trust=lab.retired,{CONFIG['task']['dataset']}"
 COMMANDS = {
@@ -130,7 +131,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "maps --compare_to": lambda run: _parse_compared_run(str(run), run.parent) and "a run",
     "scaled runs": lambda run: [path.name for path in _run_directories([run])],
     "trials": lambda run: [path.name for path in _run_directories([run.parent.parent])],
-    "initialize_from": lambda run: sorted(open_init_source(str(run), None, "", None).leaves),
+    "initialize_from": lambda run: sorted(open_init_source(InitializeFromConfig(str(run)), None).leaves),
     "advice": lambda run: refusal_of(run.parent),
 }
 

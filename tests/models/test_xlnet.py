@@ -18,7 +18,7 @@ from tests.models.random_models import fresh_variables
 from transformer.attention.capture import Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
-from transformer.huggingface.convert import read_model_folder, write_model_folder
+from transformer.huggingface.convert import open_model_folder, write_model_folder
 from transformer.huggingface.safetensors_files import read_folder_headers
 from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import PositionEncoding
@@ -67,9 +67,9 @@ def test_both_streams_and_the_memory_are_those_of_an_independent_implementation(
 ) -> None:
     """Two segments of tokens of two kinds, in drawn orders, the second behind the memory of the first."""
     folder, recording = published
-    foreign, arrays = read_model_folder(folder), recording.arrays
+    foreign, arrays = open_model_folder(folder), recording.arrays
     model = build(model_config(foreign.model), foreign.interface, Precision())
-    variables = Variables(foreign.params, {})
+    variables = Variables(foreign.read_params(), {})
 
     def both(inputs: Mapping[str, jax.Array]) -> Any:
         logits, aux = model.apply(variables, inputs, train=False, capture=Capture((CONTENT, QUERY)))
@@ -100,11 +100,11 @@ def test_both_streams_and_the_memory_are_those_of_an_independent_implementation(
 
 def test_a_folder_is_written_as_it_was_read(published: tuple[Path, Recording], tmp_path: Path) -> None:
     folder, recording = published
-    foreign = read_model_folder(folder)
-    write_model_folder(tmp_path / "again", model_config(foreign.model), foreign.params)
-    again = read_model_folder(tmp_path / "again")
+    foreign = open_model_folder(folder)
+    write_model_folder(tmp_path / "again", model_config(foreign.model), foreign.read_params())
+    again = open_model_folder(tmp_path / "again")
     assert again.model == foreign.model
-    jax.tree.map(np.testing.assert_array_equal, again.params, foreign.params)
+    jax.tree.map(np.testing.assert_array_equal, again.read_params(), foreign.read_params())
     shapes = {name: header.shape for name, header in read_folder_headers(tmp_path / "again").items()}
     assert shapes == {name: tuple(shape) for name, shape in recording.about["shapes"].items()}
 
@@ -114,7 +114,7 @@ def test_a_config_that_is_read_otherwise_is_refused(key: str, value: Any, tmp_pa
     recording = recorded()
     recording._replace(about={**recording.about, "config": {**recording.config, key: value}}).write(tmp_path)
     with pytest.raises(UserError, match=f"config.json has {key}={value}; only"):
-        read_model_folder(tmp_path)
+        open_model_folder(tmp_path)
 
 
 @pytest.mark.parametrize("together", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -13,7 +13,7 @@ from tests.training.written_run import write_run
 from transformer.config import UserError
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
-from transformer.huggingface.convert import CONVERSIONS, read_model_folder, write_model_folder
+from transformer.huggingface.convert import CONVERSIONS, open_model_folder, write_model_folder
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
@@ -39,7 +39,7 @@ def test_a_model_with_lora_is_published_as_the_plain_one_that_computes_the_same(
         write_model_folder(tmp_path / "raw", config, params)
     model, plain = merge_lora(config, params)
     write_model_folder(tmp_path / "merged", model, plain)
-    found, given = leaves_by_path(read_model_folder(tmp_path / "merged").params), leaves_by_path(params)
+    found, given = leaves_by_path(open_model_folder(tmp_path / "merged").read_params()), leaves_by_path(params)
     assert found.keys() == {path for path in given if "/lora/" not in path}
     adapted = {path.partition("/lora/")[0] for path in given if "/lora/" in path}
     assert len(adapted) == 4

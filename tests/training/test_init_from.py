@@ -24,7 +24,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.huggingface.convert import read_model_folder
+from transformer.huggingface.convert import open_model_folder
 from transformer.layers.lora import LoraConfig
 from transformer.models.model import Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint
@@ -537,7 +537,7 @@ def of_none(variables: Variables) -> Any:
 
 def test_a_published_folder_is_a_source_too(tmp_path: Path) -> None:
     folder = write_gpt2(tmp_path / "gpt2")
-    published = read_model_folder(folder).params
+    published = open_model_folder(folder).read_params()
     new = Variables({**published, "head": {"kernel": numbers(16, 3)}}, {})
     del new.params["positions"]
     toy = of_none(new)

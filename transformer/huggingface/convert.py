@@ -39,7 +39,7 @@ from transformer.huggingface.generation_config import Generation
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
     PlannedTensor,
-    match_tensor_names,
+    match_tensors,
     parameter_shapes,
     params_to_tensors,
     plan_file_tensors,
@@ -103,36 +103,18 @@ CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
 CONFIG = "config.json"
 
 
-class ImportedModel(NamedTuple):
-    """A model read from a Hugging Face folder.
+class PublishedModel(NamedTuple):
+    """A checked model of a Hugging Face folder, whose parameters are not yet read.
 
     Attributes:
         config: The content of config.json.
         model: The `config.model` section of ours.
         interface: The interface that a task must have for the model.
-        params: The parameters.
+        param_shapes: The shapes of the parameters.
         notes: Notes for the user: what was converted, dropped or not read.
         preprocessing: For an image model, the values of our task config from its preprocessor_config.json.
         generation: How a model that generates does so, from its generation_config.json or config.json.
-    """
-
-    config: Config
-    model: Config
-    interface: TaskInterface
-    params: PyTree
-    notes: list[str]
-    preprocessing: Config
-    generation: Generation
-
-
-class OpenedModel(NamedTuple):
-    """A checked model of a Hugging Face folder whose parameters are not yet read.
-
-    The other fields are those of `ImportedModel`.
-
-    Attributes:
-        param_shapes: The shapes of the parameters.
-        read_params: Reads the parameters.
+        read_params: Reads the parameters, as NumPy arrays.
     """
 
     config: Config
@@ -145,7 +127,7 @@ class OpenedModel(NamedTuple):
     read_params: Callable[[], PyTree]
 
 
-def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
+def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
     """Open and check the model of a Hugging Face folder without reading its parameters.
 
     Args:
@@ -166,8 +148,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
         section, interface = family.convert_config(config, frozenset(headers))
         shapes = registry.build(registry.model_config(section), interface, Precision()).functional.shapes()
         plan = plan_file_tensors(family, parameter_shapes(shapes))
-        names = match_tensor_names(family, headers, plan)
-        _check_tensors(plan, names, headers)
+        names = match_tensors(family, headers, plan)
         _check_aliases(family, names, headers)
         preprocessing = _convert_preprocessing(folder, family, interface)
         generation = _convert_generation(folder, family, config, section)
@@ -178,24 +159,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> OpenedModel:
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read_params, plan, names, headers, dtype)
-    return OpenedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
-
-
-def read_model_folder(folder: Path, dtype: str = "float32") -> ImportedModel:
-    """Read the model of a Hugging Face folder.
-
-    Args:
-        folder: A folder with config.json and model.safetensors or its shards.
-        dtype: The type of the parameters.
-
-    Returns:
-        The model, its parameters as NumPy arrays.
-
-    Raises:
-        UserError: If the folder cannot be read or converted, as in `open_model_folder`.
-    """
-    config, model, interface, _, notes, preprocessing, generation, read = open_model_folder(folder, dtype)
-    return ImportedModel(config, model, interface, read(), notes, preprocessing, generation)
+    return PublishedModel(config, section, interface, shapes, notes, preprocessing, generation, read)
 
 
 def write_model_folder(
@@ -376,16 +340,6 @@ def _find_conversion_spec(config: Config) -> ConversionSpec:
         f"{CONFIG} has model_type={shorten_value(model_type)}, which cannot be read"
         + (f": did you mean {similar!r}?" if similar else f"; by our families, those that can are {readable}")
     )
-
-
-def _check_tensors(plan: list[PlannedTensor], names: MatchedTensorNames, headers: Mapping[str, TensorHeader]) -> None:
-    for planned in plan:
-        name = names.tensors[planned.tensor_name]
-        header = headers[name]
-        if header.shape != planned.shape:
-            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {planned.shape}")
-        if header.dtype not in FLOAT_TYPES:
-            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
 
 
 def _read_params(

@@ -9,6 +9,7 @@ import numpy as np
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import ConversionSpec, InexpressibleModelError, TensorEntry
+from transformer.huggingface.safetensors_files import FLOAT_TYPES, TensorHeader
 from transformer.huggingface.tensor_layouts import Shape, TensorLayout
 from transformer.models.model import PyTree, leaves_by_path
 
@@ -88,25 +89,27 @@ def _plan_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]
         yield PlannedTensor(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
 
 
-def match_tensor_names(family: ConversionSpec, names: Iterable[str], plan: list[PlannedTensor]) -> MatchedTensorNames:
+def match_tensors(
+    family: ConversionSpec, headers: Mapping[str, TensorHeader], plan: list[PlannedTensor]
+) -> MatchedTensorNames:
     """Match the tensors of a file with those of a plan.
 
     Args:
         family: The conversion spec.
-        names: The names of the tensors in the file.
+        headers: The headers of the tensors in the file, by name.
         plan: The plan.
 
     Returns:
         The file's names.
 
     Raises:
-        UserError: If a tensor is unknown, missing or duplicate; gives its name.
+        UserError: If a tensor is unknown, missing, duplicate, or of another shape or type; gives its name.
     """
     planned_names = {planned.tensor_name for planned in plan}
     tensors: dict[str, str] = {}
     aliases: dict[str, str] = {}
     dropped, extra = [], []
-    for name in names:
+    for name in headers:
         spelled = canonical_tensor_name(family, name, planned_names | family.tensor_aliases.keys())
         if spelled in planned_names:
             if spelled in tensors:
@@ -130,6 +133,13 @@ def match_tensor_names(family: ConversionSpec, names: Iterable[str], plan: list[
             )
     if extra:
         raise UserError(f"the tensor {extra[0]!r} has no place in a {family.model_type} model of this config")
+    for planned in plan:
+        name = tensors[planned.tensor_name]
+        header = headers[name]
+        if header.shape != planned.shape:
+            raise UserError(f"the tensor {name!r} has the shape {header.shape}; its config asks for {planned.shape}")
+        if header.dtype not in FLOAT_TYPES:
+            raise UserError(f"the tensor {name!r} holds {header.dtype}; only {', '.join(FLOAT_TYPES)} can be read")
     return MatchedTensorNames(tensors, aliases, dropped)
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_config
-from transformer.huggingface.convert import read_config, read_model_folder
+from transformer.huggingface.convert import open_model_folder, read_config
 from transformer.interpret.named_maps import AttentionMaps, name_maps
 from transformer.interpret.show import AttentionPage
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
@@ -245,13 +245,13 @@ def _as_tuple(texts: Texts) -> tuple[str, ...]:
 
 
 def _load_published(folder: Path) -> LoadedModel:
-    imported = read_model_folder(folder)
+    imported = open_model_folder(folder)
     preprocessor = load_preprocessing(folder, imported)
     experiment = resolve_config(
         fine_tuning_config(imported, preprocessor, FineTuningOptions(), name=folder.resolve().name)
     )
     model = _build_model(experiment, preprocessor)
-    params = jax.tree.map(jax.numpy.asarray, imported.params)
+    params = jax.tree.map(jax.numpy.asarray, imported.read_params())
     state = model.functional.bind(params).initial_state(jax.random.key(0))
     return LoadedModel(
         experiment, model, Variables(params, state), preprocessor, imported.config, 0, tuple(imported.notes)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,7 @@ from transformer.data.tokenizers.tokenizer import FILE as TOKENIZER_FILE
 from transformer.data.tokenizers.tokenizer import ROLES_FILE, Tokenizer
 from transformer.huggingface import generation_config, preprocessor
 from transformer.huggingface.convert import (
-    ImportedModel,
-    OpenedModel,
+    PublishedModel,
     atomic_output_folder,
     open_model_folder,
     write_model_folder,
@@ -34,7 +33,7 @@ from transformer.huggingface.convert import (
 from transformer.huggingface.fine_tuned_heads import class_name_keys, class_names_of_config, output_names
 from transformer.layers.lora import LoraConfig, merge_lora_params
 from transformer.models import registry
-from transformer.models.model import Model, PyTree, Variables, count_parameters, leaves_by_path
+from transformer.models.model import PyTree, Variables, count_parameters, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.paths import storage_of
@@ -43,8 +42,9 @@ from transformer.tasks.task import StateView
 from transformer.training.build import TrainingComponents, build_components, jit_for_one_call
 from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.config import ExperimentConfig, changeable_keys, resolve_config
-from transformer.training.entry_names import NameMatch, match_classes
-from transformer.training.init_from import select_entries
+from transformer.training.entry_names import match_classes
+from transformer.training.init_from import load_variables_from_source
+from transformer.training.init_plan import FRESH, InitializeFromConfig
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import is_axis_names, single_device_placement
 from transformer.training.run_loading import open_run
@@ -64,9 +64,6 @@ TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification
 
 FINE_TUNED_FAMILIES = ("encoder", "xlnet")
 """The families that are fine-tuned on texts of one's own."""
-
-HEAD_OF_PROBLEM = {"token_classification": "token_classes", "question_answering": "span"}
-"""The head that a problem needs; the others need one of classes."""
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
@@ -186,7 +183,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(preprocessing, ImageSpec):
                 preprocessing.save(directory.path)
-            parameters, notes = _save_start(experiment, directory, imported, fine_tuning.seed, preprocessing)
+            parameters, notes = _save_start(experiment, directory, source, imported)
         except BaseException:
             if last_saved_step(directory.checkpoints_dir) is None:
                 # Otherwise the same command would be refused once the disk has space again.
@@ -194,7 +191,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                     storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
-    return ConversionResult(task_name, parameters, (*imported.notes, *notes))
+    return ConversionResult(task_name, parameters, notes)
 
 
 def task_of_model(model: Mapping[str, Any]) -> str:
@@ -202,7 +199,7 @@ def task_of_model(model: Mapping[str, Any]) -> str:
     return TASK_OF_HEAD.get(model.get("head", ""), TASK_OF_FAMILY[model["family"]])
 
 
-def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
+def _replace_head(imported: PublishedModel, problem: str | None) -> PublishedModel:
     """Return a model with the head of a problem: its own, or one that is still to be initialized.
 
     Raises:
@@ -214,106 +211,98 @@ def _replace_head(imported: OpenedModel, problem: str | None) -> OpenedModel:
             f"{', '.join(_SEQUENCE_FORMATS)}, not for {imported.config['model_type']}"
         )
     own = imported.model["head"]
-    head = HEAD_OF_PROBLEM.get(problem, "classes") if problem else own if own in TASK_OF_HEAD else "classes"
+    if not problem:
+        head = own if own in TASK_OF_HEAD else "classes"
+    else:  # the other problems are those of the task of classes
+        head = {task: head for head, task in TASK_OF_HEAD.items()}.get(problem, "classes")
     # Only classes of whole texts are read from an encoder's pooler; XLNet's is a part of that head.
     unread = imported.model["family"] == "encoder" and head != "classes"
     pooler = {"add_pooling_layer": False} if unread else {}
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
 
-def load_preprocessing(source: Path, imported: OpenedModel | ImportedModel) -> Tokenizer | ImageSpec:
+def load_preprocessing(source: Path, imported: PublishedModel) -> Tokenizer | ImageSpec:
     """Load what a published model reads its inputs with.
 
     Returns:
         Its tokenizer; for images, their size and the names of the classes.
     """
-    if "image" not in imported.interface.inputs:
+    if not _reads_images(imported):
         return load_huggingface_tokenizer(source)
     _, height, width, channels = imported.interface.inputs["image"].shape
     names = class_names_of_config(imported.config, imported.interface.vocabularies["classes"])
     return ImageSpec((height, width, channels), names)
 
 
-class _HeadPlan(NamedTuple):
-    """How the heads of an imported model begin.
-
-    Attributes:
-        fresh: The heads that are initialized, by the first name of their path.
-        matched: The heads whose classes are taken by name.
-        match: The match of their classes; None if all heads are taken as they are or begin anew.
-        notes: Notes for the user.
-    """
-
-    fresh: tuple[str, ...]
-    matched: tuple[str, ...]
-    match: NameMatch | None
-    notes: tuple[str, ...]
+def _reads_images(imported: PublishedModel) -> bool:
+    return "image" in imported.interface.inputs
 
 
-def _plan_heads(imported: OpenedModel, components: TrainingComponents, params: PyTree, *, of_images: bool) -> _HeadPlan:
-    """Decide from shapes and the names of classes which heads are taken from the imported parameters."""
-    shapes, class_names = components.abstract_state.variables.params, components.class_names
-    heads = [name for name in (IMAGE_HEADS if of_images else FINE_TUNED) if name in shapes]
-    fresh = [name for name in heads if _shapes(params.get(name)) != _shapes(shapes[name])]
-    scoring = tuple(name for name in heads if name not in fresh and _class_axes(components.model, name))
-    source_names = output_names(imported.config, imported.interface.vocabularies.get("classes", 0))
-    match = match_classes(source_names, class_names) if scoring else None
-    notes, anew = [], None
-    if any(name in params and _class_axes(components.model, name) for name in fresh):
+def _find_fresh_heads(
+    imported: PublishedModel, components: TrainingComponents, heads: Mapping[str, PyTree]
+) -> tuple[list[str], list[str]]:
+    """Return those of the run's heads that begin anew, by shapes and the names of classes, and notes why."""
+    shapes, class_names = imported.param_shapes, components.class_names
+    axes = leaves_by_path(components.model.axes().params, is_axis_names)
+    scoring = {path.partition("/")[0] for path, names in axes.items() if "classes" in names}
+    fresh = [name for name, head in heads.items() if _shapes(shapes.get(name)) != _shapes(head)]
+    notes = []
+    if any(name in shapes and name in scoring for name in fresh):
         notes.append(f"the head begins anew: the data's {len(class_names)} classes are not those of the folder")
-    if match is not None and match.num_matched:
-        notes.append(match.describe())
-    elif match is not None:
-        anew = f"the {match.describe_names()}"
-    elif scoring and not source_names:
-        if of_images:  # whose classes are the names of folders, in the order of the alphabet
-            anew = f"config.json names no class, and the data's are {', '.join(class_names)}"
-        else:
-            notes.append(
-                f"config.json names no class: its outputs are taken to be {', '.join(class_names)}, in this order"
-            )
-    if anew is not None:
-        fresh += scoring
-        notes.append(f"the head begins anew: {anew}")
-    if fresh:
-        notes.append(f"initialized randomly: {', '.join(fresh)}")
-    is_partial = match is not None and match.num_matched > 0
-    return _HeadPlan(tuple(fresh), scoring if is_partial else (), match if is_partial else None, tuple(notes))
+    source_names = output_names(imported.config, imported.interface.vocabularies.get("classes", 0))
+    match = match_classes(source_names, class_names)
+    reason = None
+    if match is not None and not match.num_matched:
+        reason = f"the {match.describe_names()}"
+    elif _reads_images(imported) and not source_names:  # the data's are names of folders, in the order of the alphabet
+        reason = f"config.json names no class, and the data's are {', '.join(class_names)}"
+    loaded = [name for name in heads if name in scoring and name not in fresh]
+    if loaded and reason is not None:
+        fresh += loaded
+        notes.append(f"the head begins anew: {reason}")
+    return fresh, notes
 
 
 def _save_start(
-    experiment: ExperimentConfig, directory: RunDirectory, imported: OpenedModel, seed: int, preprocessing: Any
+    experiment: ExperimentConfig, directory: RunDirectory, source: Path, imported: PublishedModel
 ) -> tuple[int, tuple[str, ...]]:
-    """Save the imported parameters as the checkpoint of step 0; return their number, and notes on the head.
+    """Save the imported parameters as the checkpoint of step 0; return their number, and notes for the user.
 
     The optimizers are not made: `transformer.training.restore` makes them if the run is trained.
     """
     components = build_components(experiment, directory.path, single_device_placement())
-    key, shapes = jax.random.key(seed), components.abstract_state.variables.params
-    params = imported.read_params()
-    plan = _plan_heads(imported, components, params, of_images=isinstance(preprocessing, ImageSpec))
+    key, abstract = jax.random.key(experiment.run.seed), components.abstract_state.variables
+    names = IMAGE_HEADS if _reads_images(imported) else FINE_TUNED
+    heads = abstract._replace(params={name: abstract.params[name] for name in names if name in abstract.params})
+    fresh, notes = _find_fresh_heads(imported, components, heads.params)
 
     def init_heads(key: Key[Array, ""]) -> Variables:
         # The others are read from the folder: to initialize them as well takes longer than to train a step.
         variables = components.model.init(derive_key(key, 0, "init"))
-        return variables._replace(params={name: variables.params[name] for name in (*plan.fresh, *plan.matched)})
+        return variables._replace(params={name: variables.params[name] for name in heads.params})
 
-    initial = jit_for_one_call(init_heads, components.placement)(key)
-    for name in plan.matched:
-        assert plan.match is not None
-        for leaf, axis in _class_axes(components.model, name).items():
-            entries = select_entries(params[name][leaf], initial.params[name][leaf], axis, plan.match.entries)
-            params[name] = {**params[name], leaf: entries}
-    params = {name: initial.params[name] if name in plan.fresh else params[name] for name in shapes}
-    count = count_parameters(params)
-    params = jax.tree.map(lambda leaf, values: jax.device_put(values, leaf.sharding), shapes, params)
-    state = _starting_state(experiment, components, key, initial._replace(params=params))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, heads)
+    rules = tuple(f"{name}/* = {FRESH}" for name in (*fresh, *(["state"] if abstract.state else [])))
+    variables, initialization = load_variables_from_source(
+        InitializeFromConfig(str(source), rules=rules),
+        components.model,
+        abstract,
+        lambda: jit_for_one_call(init_heads, components.placement, shardings)(key),
+        class_names=components.class_names,
+    )
+    plan = initialization.plan
+    notes = [*initialization.source.notes, *notes]
+    notes += [match.describe() for axis, match in plan.names.items() if plan.paths_matched_along(axis)]
+    if fresh:
+        notes.append(f"initialized randomly: {', '.join(fresh)}")
+    count = count_parameters(variables.params)
+    state = _starting_state(experiment, components, key, variables)
     metadata = collect_metadata(experiment, components, directory)
     with Checkpoints(directory.checkpoints_dir, experiment.run.keep_checkpoints) as checkpoints:
         checkpoints.save(0, state, metadata)
-        del params, state, initial  # before the checkpoint is read back
+        del variables, initialization, state  # before the checkpoint is read back
     directory.record(parameters=count)
-    return count, plan.notes
+    return count, tuple(notes)
 
 
 def _starting_state(
@@ -332,18 +321,12 @@ def _starting_state(
     return TrainState(jnp.int32(0), key, variables, {}, averages, task_state, {})
 
 
-def _class_axes(model: Model, part: str) -> dict[str, int]:
-    """Return the axis of the classes of every parameter of a part of the model that has one, by its name there."""
-    axes = leaves_by_path(model.axes().params.get(part, {}), is_axis_names)
-    return {path: names.index("classes") for path, names in axes.items() if "classes" in names}
-
-
 def _shapes(params: PyTree) -> PyTree:
     return jax.tree.map(np.shape, params)
 
 
 def fine_tuning_config(
-    imported: OpenedModel | ImportedModel,
+    imported: PublishedModel,
     preprocessing: Tokenizer | ImageSpec,
     fine_tuning: FineTuningOptions,
     *,
@@ -384,12 +367,12 @@ def fine_tuning_config(
     }
 
 
-def _fine_tuning_options(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _fine_tuning_options(imported: PublishedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     options = {"dataset": fine_tuning.dataset, "data_dir": fine_tuning.data_dir, "test_split": fine_tuning.test_split}
     return {"name": task_of_model(imported.model)} | {key: value for key, value in options.items() if value is not None}
 
 
-def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
+def _image_task(imported: PublishedModel, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     """Return the config of a task over images, which are resized and normalized as preprocessor_config.json says."""
     return {
         "dataset": "images",
@@ -399,9 +382,7 @@ def _image_task(imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOp
     }
 
 
-def _text_task(
-    imported: OpenedModel | ImportedModel, tokenizer: Tokenizer, fine_tuning: FineTuningOptions
-) -> dict[str, Any]:
+def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: FineTuningOptions) -> dict[str, Any]:
     model, task = imported.model, _fine_tuning_options(imported, fine_tuning)
     rows, name = model["vocab_size"], task["name"]
     if tokenizer.vocab_size > rows:
@@ -433,7 +414,7 @@ def _text_task(
 
 
 def _labeled_text_task(
-    imported: OpenedModel | ImportedModel, fine_tuning: FineTuningOptions, name: str, context: int
+    imported: PublishedModel, fine_tuning: FineTuningOptions, name: str, context: int
 ) -> dict[str, Any]:
     """Return what is particular to a task: its problem and its classes, with the names of config.json."""
     count, dataset = imported.interface.vocabularies.get("classes", 0), fine_tuning.dataset or ""

@@ -19,7 +19,7 @@ from transformer.config import UserError, from_config, suggest_nearest
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, Tokenizer, has_tokenizer
-from transformer.layers.lora import LoraConfig, add_low_rank_product, has_lora, is_lora_path, lora_paths
+from transformer.layers.lora import LoraConfig, add_low_rank_product, is_lora_path, lora_paths
 from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.runs.checkpoint import Checkpoints, LeafShape
 from transformer.runs.distributed import is_primary
@@ -83,24 +83,6 @@ class Initialization:
         matched_sources = self.plan.matched_sources.values()
         return sum(matched.source_path in self.source.averaged_paths for matched in matched_sources)
 
-    @property
-    def merged_paths(self) -> tuple[str, ...]:
-        """The parameters whose source has a LoRA update that the new run has no parameters for: it is merged."""
-        matched_sources = self.plan.matched_sources
-        return tuple(
-            path
-            for path, matched in matched_sources.items()
-            if has_lora(matched.source_path, self.source.leaves) and lora_paths(path)[0] not in matched_sources
-        )
-
-    @property
-    def unused_paths(self) -> tuple[str, ...]:
-        """The source's arrays that are neither taken nor merged."""
-        merged = {
-            name for path in self.merged_paths for name in lora_paths(self.plan.matched_sources[path].source_path)
-        }
-        return tuple(name for name in self.plan.unused_paths if name not in merged)
-
     def to_dict(self) -> dict[str, Any]:
         """Return a report as plain values, for the run directory."""
         plan = self.plan
@@ -122,9 +104,9 @@ class Initialization:
                 axis: {"paths": list(plan.paths_matched_along(axis)), "matched": match.num_matched}
                 for axis, match in plan.names.items()
             },
-            "merged": list(self.merged_paths),
+            "merged": list(plan.merged_paths),
             "fresh": dict(plan.newly_initialized),
-            "unused": list(self.unused_paths),
+            "unused": list(plan.unused_paths),
             "notes": list(self.source.notes),
         }
 
@@ -155,13 +137,13 @@ class Initialization:
             f"{plan.matched_sources[path].array_info.dtype} -> {plan.targets[path].dtype}" for path in plan.cast_paths
         )
         lines += [f"  cast: {count} parameters {change}" for change, count in casts.items()]
-        if self.merged_paths:
-            lines.append(f"  merged with their LoRA updates: {_list_paths(self.merged_paths)}")
+        if plan.merged_paths:
+            lines.append(f"  merged with their LoRA updates: {_list_paths(plan.merged_paths)}")
         for rule in dict.fromkeys(plan.newly_initialized.values()):
             paths = tuple(path for path, by in plan.newly_initialized.items() if by == rule)
             lines.append(f"  initialized randomly by rule {rule!r}: {_list_paths(paths)}")
-        if self.unused_paths:
-            lines.append(f"  not used: {_list_paths(self.unused_paths)}")
+        if plan.unused_paths:
+            lines.append(f"  not used: {_list_paths(plan.unused_paths)}")
         return lines + [f"  note: {note}" for note in self.source.notes]
 
 
@@ -255,14 +237,14 @@ def plan_initialization(
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
-    source = open_init_source(config.run, config.step, config.average, workdir)
+    source = open_init_source(config, workdir)
     plan = plan_parameters(
         _targets(model, abstract),
         source.leaves,
         [parse_init_rule(rule) for rule in config.rules],
         _match_names(source, class_names, workdir),
     )
-    notes = (*source.notes, *_notes_on_names(source, plan, class_names))
+    notes = (*source.notes, *_notes_on_names(config.run, source, plan, class_names))
     return Initialization(config, source._replace(notes=notes), plan)
 
 
@@ -275,7 +257,7 @@ def _match_names(source: InitSource, class_names: tuple[str, ...], workdir: Path
     return {axis: match for axis, match in matches.items() if match is not None}
 
 
-def _notes_on_names(source: InitSource, plan: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
+def _notes_on_names(run: str, source: InitSource, plan: InitPlan, class_names: tuple[str, ...]) -> tuple[str, ...]:
     """Return what is taken by number although its entries have, or may have, other names."""
     matched_axes = {axis for path in plan.matched_sources for axis in plan.targets[path].axes}
     axes = {axis for target in plan.targets.values() for axis in target.axes}
@@ -286,10 +268,7 @@ def _notes_on_names(source: InitSource, plan: InitPlan, class_names: tuple[str, 
         if axis not in axes
     ]
     if "classes" in matched_axes and len(class_names) > 1 and not source.class_names:
-        notes.append(
-            f"{source.description} does not name its classes: its outputs are taken to be {', '.join(class_names)}, in "
-            "this order"
-        )
+        notes.append(f"{run} names no class: its outputs are taken to be {', '.join(class_names)}, in this order")
     return tuple(notes)
 
 
@@ -319,30 +298,38 @@ def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
     """
     if not (config.run and config.copy_tokenizer) or has_tokenizer(workdir):
         return
-    load_source_tokenizer(config.run, workdir).save(workdir)
+    load_source_tokenizer = _tokenizer_loader(find_source(config.run, workdir))
+    if load_source_tokenizer is None:
+        raise UserError(f"config.initialize_from.copy_tokenizer=True, but {config.run} holds no tokenizer")
+    load_source_tokenizer().save(workdir)
 
 
-def open_init_source(run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
-    """Open the source that `config.initialize_from` names; no array is read.
+def _tokenizer_loader(path: Path) -> Callable[[], Tokenizer] | None:
+    """Return a function that loads the tokenizer of a run or of a folder; None for a run that has none."""
+    if is_huggingface_folder(path):
+        return functools.partial(load_huggingface_tokenizer, path)
+    return functools.partial(load_tokenizer, path) if has_tokenizer(path) else None
+
+
+def open_init_source(config: InitializeFromConfig, workdir: Path | None) -> InitSource:
+    """Open the run directory or folder that the config names; no array is read.
 
     Args:
-        run: The run directory or folder.
-        step: The step of the run's checkpoint; None is the latest.
-        average: The name of an average of the run; "" for the raw parameters.
+        config: The source.
         workdir: The new run's directory, if there is one.
 
     Raises:
         UserError: If the source is missing, unreadable or `workdir` itself, or lacks the step or the average.
     """
-    path = find_source(run, workdir)
+    path = find_source(config.run, workdir)
     if not is_huggingface_folder(path):
-        return _source_of_run(path, run, step, average, workdir)
-    for key, option in (("step", step), ("average", average)):
+        return _source_of_run(path, config, workdir)
+    for key, option in (("step", config.step), ("average", config.average)):
         if option not in (None, ""):
             raise UserError(
-                f"config.initialize_from.{key}={option!r} is of runs: {run} is a published model, which has none"
+                f"config.initialize_from.{key}={option!r} is of runs: {config.run} is a published model, which has none"
             )
-    return _source_of_folder(path, run)
+    return _source_of_folder(path, config.run)
 
 
 def find_source(run: str, workdir: Path | None) -> Path:
@@ -378,31 +365,18 @@ def is_huggingface_folder(path: Path) -> bool:
     return file.exists() and "model_type" in read_json_object(file)  # a run may lack its config.json
 
 
-def load_source_tokenizer(run: str, workdir: Path) -> Tokenizer:
-    """Load the tokenizer of a source.
-
-    Raises:
-        UserError: If the source is missing or has no tokenizer.
-    """
-    path = find_source(run, workdir)
-    if is_huggingface_folder(path):
-        return load_huggingface_tokenizer(path)
-    if not has_tokenizer(path):
-        raise UserError(f"config.initialize_from.copy_tokenizer=True, but {run} holds no tokenizer")
-    return load_tokenizer(path)
-
-
-def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir: Path | None) -> InitSource:
+def _source_of_run(path: Path, config: InitializeFromConfig, workdir: Path | None) -> InitSource:
+    run = config.run
     with _open_checkpoints(path, run) as checkpoints:
         steps = checkpoints.steps()
-        at = steps[-1] if step is None else step
+        at = steps[-1] if config.step is None else config.step
         if at not in steps:
-            raise UserError(f"config.initialize_from.step={step}: {run} has checkpoints of {steps} alone")
+            raise UserError(f"config.initialize_from.step={at}: {run} has checkpoints of {steps} alone")
         checkpoint = checkpoints.read(at)
     stored, classes = checkpoint.leaves, checkpoint.metadata.get("classes", [])
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         raise UserError(f"the manifest of step {at} in {path} is not usable: classes: must be a list of names")
-    names = _leaf_names(stored, run, average)
+    names = _leaf_names(stored, run, config.average)
 
     def read(requests: Wanted) -> dict[str, jax.Array]:
         with _open_checkpoints(path, run) as checkpoints:
@@ -417,7 +391,7 @@ def _source_of_run(path: Path, run: str, step: int | None, average: str, workdir
         averaged_paths=frozenset(path for path, name in names.items() if name.startswith(AVERAGES)),
         lora=_read_lora_config(path),
         class_names=tuple(classes),
-        load_tokenizer=functools.partial(load_tokenizer, path) if has_tokenizer(path) else None,
+        load_tokenizer=_tokenizer_loader(path),
         notes=_notes_of_run(path, workdir),
     )
 
@@ -492,7 +466,7 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
         leaves=leaves,
         read_arrays=read,
         class_names=output_names(published.config, published.interface.vocabularies.get("classes", 0)),
-        load_tokenizer=None if reads_images else functools.partial(load_huggingface_tokenizer, path),
+        load_tokenizer=None if reads_images else _tokenizer_loader(path),
         notes=tuple(published.notes),
     )
 
@@ -539,7 +513,7 @@ def _read_values(initialization: Initialization, where: Mapping[str, jax.ShapeDt
             {name: _stored_leaf(where[path], waiting.pop(path).array_info) for name, path in paths.items()}
         )
         values |= {path: stored[name] for name, path in paths.items()}
-    for path in initialization.merged_paths:
+    for path in initialization.plan.merged_paths:
         assert source.lora is not None
         names = lora_paths(matched_sources[path].source_path)
         low = source.read_arrays({name: _replicated_leaf(where[path], source.leaves[name]) for name in names})

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 
 from transformer.config import Config, UserError, suggest_nearest
+from transformer.layers.lora import has_lora, lora_paths
 from transformer.training.entry_names import NameMatch, list_names
 
 FRESH = "fresh"
@@ -69,6 +70,23 @@ class InitRule:
     target: str
     source: str = ""
 
+    @property
+    def is_resize(self) -> bool:
+        """Whether the rule only allows a resize."""
+        return not self.source
+
+    def matches(self, path: str) -> bool:
+        """Whether this is the path of one of its targets."""
+        return match_wildcards(self.target, path) is not None
+
+    def source_of(self, path: str) -> str:
+        """Return the path of a target's source: each `*` of the source's pattern stands for that of the target's."""
+        if "*" not in self.source:
+            return self.source
+        first, *pieces = self.source.split("*")
+        stars = match_wildcards(self.target, path) or ()
+        return first + "".join(star + piece for star, piece in zip(stars, pieces, strict=True))
+
 
 @dataclasses.dataclass(frozen=True)
 class ArrayInfo:
@@ -97,6 +115,11 @@ class MatchedSource:
     named_axis: int | None = None
     entries: tuple[int, ...] = ()
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether a part of the source is taken, or its entries in another order."""
+        return self.resized_axis is not None or self.named_axis is not None
+
     def taken_shape(self, target: ArrayInfo) -> tuple[int, ...]:
         """Return the shape of the part of the target that is taken: entries by name, or what both have in common."""
         shape = list(map(min, target.shape, self.array_info.shape))
@@ -113,13 +136,15 @@ class InitPlan:
         targets: The targets by path.
         matched_sources: The source of each target that has one.
         newly_initialized: The rule that left each other target fresh.
-        unused_paths: The sources that no target takes.
+        merged_paths: The targets whose source has a LoRA update that the new run has no parameters for: it is merged.
+        unused_paths: The sources that are neither taken nor merged.
         names: The match of the entries' names by logical axis, where they differ.
     """
 
     targets: Mapping[str, ArrayInfo]
     matched_sources: Mapping[str, MatchedSource]
     newly_initialized: Mapping[str, str]
+    merged_paths: tuple[str, ...]
     unused_paths: tuple[str, ...]
     names: Mapping[str, NameMatch] = dataclasses.field(default_factory=dict)
 
@@ -131,8 +156,7 @@ class InitPlan:
     @property
     def partial_paths(self) -> tuple[str, ...]:
         """The targets that take a part of their source, or its entries in another order."""
-        matched_by_name = (path for path, matched in self.matched_sources.items() if matched.named_axis is not None)
-        return tuple(dict.fromkeys((*self.resized_paths, *matched_by_name)))
+        return tuple(path for path, matched in self.matched_sources.items() if matched.is_partial)
 
     def paths_matched_along(self, axis: str) -> tuple[str, ...]:
         """Return the targets whose entries along a logical axis are taken by name."""
@@ -207,14 +231,19 @@ def plan_parameters(
     _check_resize_rules(targets, fresh, rules)
     _check_sources(targets, sources, origins)
     names = names or {}
-    matched_sources = {
-        path: _match_entries(
-            path, targets[path], _match_source(path, targets[path], source, sources[source], rules), names
-        )
-        for path, (source, _) in origins.items()
-    }
+    matched_sources: dict[str, MatchedSource] = {}
+    for path, (source, _) in origins.items():
+        matched = _match_source(path, targets[path], source, sources[source], rules)
+        matched_sources[path] = _match_entries(path, targets[path], matched, names)
+    merged = tuple(
+        path
+        for path, matched in matched_sources.items()
+        if has_lora(matched.source_path, sources) and lora_paths(path)[0] not in matched_sources
+    )
     used = {matched.source_path for matched in matched_sources.values()}
-    return InitPlan(targets, matched_sources, fresh, tuple(source for source in sources if source not in used), names)
+    used.update(*(lora_paths(matched_sources[path].source_path) for path in merged))
+    unused = tuple(source for source in sources if source not in used)
+    return InitPlan(targets, matched_sources, fresh, merged, unused, names)
 
 
 def _match_entries(
@@ -245,15 +274,15 @@ def _origins(
     """Return each target's source with the rule that names it, and the rules that leave other targets fresh."""
     origins: dict[str, tuple[str, InitRule | None]] = {}
     fresh: dict[str, str] = {}
-    deciding = [rule for rule in rules if rule.source]
+    deciding = [rule for rule in rules if not rule.is_resize]
     for path in targets:
-        rule = next((rule for rule in deciding if match_wildcards(rule.target, path) is not None), None)
+        rule = next((rule for rule in deciding if rule.matches(path)), None)
         if rule is None:
             origins[path] = path, None
         elif rule.source == FRESH:
             fresh[path] = rule.text
         else:
-            origins[path] = _filled(rule, path), rule
+            origins[path] = rule.source_of(path), rule
     used = {*fresh.values(), *(rule.text for _, rule in origins.values() if rule is not None)}
     for number, rule in enumerate(deciding):
         if rule.text not in used or rule in deciding[:number]:
@@ -261,25 +290,16 @@ def _origins(
     return origins, fresh
 
 
-def _filled(rule: InitRule, path: str) -> str:
-    """Fill the `*` of the source pattern with the matches of the target pattern in the path."""
-    if "*" not in rule.source:
-        return rule.source
-    pieces = rule.source.split("*")
-    stars = match_wildcards(rule.target, path) or ()
-    return pieces[0] + "".join(star + piece for star, piece in zip(stars, pieces[1:], strict=True))
-
-
 def _why_idle(rule: InitRule, targets: Mapping[str, ArrayInfo]) -> str:
-    if any(match_wildcards(rule.target, path) is not None for path in targets):
+    if any(map(rule.matches, targets)):
         return "decides nothing: the rules before it match all that it matches; put it before them, or leave it out"
     return f"matches no parameter of this run; {suggest_nearest(rule.target, targets)}"
 
 
 def _check_resize_rules(targets: Mapping[str, ArrayInfo], fresh: Mapping[str, str], rules: Sequence[InitRule]) -> None:
     for rule in rules:
-        matched = [path for path in targets if match_wildcards(rule.target, path) is not None]
-        if rule.source or any(path not in fresh for path in matched):
+        matched = list(filter(rule.matches, targets))
+        if not rule.is_resize or any(path not in fresh for path in matched):
             continue
         if matched:
             raise UserError(f"{_KEY}: {rule.text!r} resizes what {fresh[matched[0]]!r} leaves fresh: drop one of them")
@@ -338,7 +358,7 @@ def _match_source(
         raise UserError(
             f"{target_text} differs along {len(differing)} axes from {stored}: one can be resized; {instead}"
         )
-    if not any(not rule.source and match_wildcards(rule.target, path) is not None for rule in rules):
+    if not any(rule.is_resize and rule.matches(path) for rule in rules):
         raise UserError(
             f"{target_text} is of another size than {stored}; take what they have in common with the rule "
             f"{f'resize {path}'!r}, or {instead}"
