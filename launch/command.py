@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import itertools
 import shlex
 import types
@@ -31,9 +30,18 @@ def flag[T](
     of the texts of a `Literal`, texts separated by commas for a tuple, --name or --no_name for a bool.
 
     Example:
-        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
-        ... class TrainArguments(Arguments):
-        ...     num_processes: int | None = flag("the number of processes")
+        ```python
+        import dataclasses
+        from launch.command import Arguments, declared_flags, flag
+
+        @dataclasses.dataclass(frozen=True, kw_only=True)
+        class TrainArguments(Arguments):
+            workdir: str = flag("the run directory", required=True)
+            num_processes: int | None = flag("the number of processes")
+
+        [(declared.name, declared.value_type) for declared in declared_flags(TrainArguments)]
+        # [('workdir', <class 'str'>), ('num_processes', <class 'int'>)]
+        ```
 
     Args:
         help: Its text in the output of --help.
@@ -87,14 +95,12 @@ class Flag:
 
 
 def declared_flags(arguments: "type[Arguments]") -> tuple[Flag, ...]:
-    """Return the flags that a class of arguments declares, in the order of --help: its own before inherited ones."""
-    fields = {field.name: field for field in dataclasses.fields(arguments) if field.metadata}
+    """Return the flags that a class of arguments declares, in the order of its fields."""
     hints = typing.get_type_hints(arguments)
-    names = dict.fromkeys(name for base in arguments.__mro__ for name in inspect.get_annotations(base))
-    return tuple(_declared_flag(fields[name], hints[name]) for name in names if name in fields)
+    return tuple(_declared_flag(field, hints[field.name]) for field in dataclasses.fields(arguments) if field.metadata)
 
 
-def _declared_flag(field: "dataclasses.Field[Any]", hint: Any) -> Flag:
+def _declared_flag(field: dataclasses.Field, hint: Any) -> Flag:
     default = None if field.default is dataclasses.MISSING else field.default
     members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if default is None and not field.metadata["required"] and types.NoneType not in members:

@@ -123,7 +123,7 @@ def main(arguments: CompileArguments) -> None:
         sys.exit(1)
 
 
-def _search_meshes(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
+def _search_meshes(experiment: "ExperimentConfig", topology: str, tries: int) -> list["CompiledCandidate"]:
     from transformer.aot.mesh_and_remat_search import search_meshes
 
     candidates = []

@@ -31,24 +31,23 @@ def parse_arguments[A: Arguments](command: Command[A], words: Sequence[str]) -> 
     namespace, unknown_words = _build_parser(command).parse_known_args(
         [word for word in words if word not in config_overrides]
     )
-    given = vars(namespace)
+    flag_values = vars(namespace)
+    config_file, workdir = flag_values.get("config", ""), flag_values.get("workdir")
     if unknown_words:
-        raise UserError(_describe_unknown_flag(command, unknown_words, given))
+        raise UserError(_describe_unknown_flag(command, unknown_words, config_file, workdir))
     _refuse_repeated_flags(command, words)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
-        if flag.value_type in (int, float) and flag.name in given:
+        if flag.value_type in (int, float) and flag.name in flag_values:
             limits = () if flag.range is None else (flag.range,)
-            convert_value(flag.value_type, given[flag.name], f"--{flag.name}", limits)
-    if "data_dir" in given and DATA_DIR_KEY in overrides:
-        raise UserError(f"--data_dir={given['data_dir']} sets config.{DATA_DIR_KEY} too: leave one of them out")
-    config_file = given.get("config", "")
-    recorded = recorded_config(given.get("workdir")) if command.resumes and not config_file else None
-    _refuse_missing_flags(command, given, has_config=bool(config_file) or recorded is not None)
+            convert_value(flag.value_type, flag_values[flag.name], f"--{flag.name}", limits)
+    if "data_dir" in flag_values and DATA_DIR_KEY in overrides:
+        raise UserError(f"--data_dir={flag_values['data_dir']} sets config.{DATA_DIR_KEY} too: leave one of them out")
+    recorded = recorded_config(workdir) if command.resumes and not config_file else None
+    _refuse_missing_flags(command, flag_values, has_config=bool(config_file) or recorded is not None)
     argv = _join_flag_values(command, words)
-    _check_combinations(command, given, argv)
-    values = {flag.name: flag.default for flag in command.flags}
-    values |= {flag.name: _parse_value(flag, given[flag.name]) for flag in command.flags if flag.name in given}
+    _check_combinations(command, flag_values, argv)
+    values = {flag.name: _field_value(flag, flag_values) for flag in command.flags}
     if command.takes_config:
         base = load_config(config_file).to_dict() if recorded is None else recorded
         values |= {"base": base, "config_file": config_file, "config_overrides": config_overrides}
@@ -61,33 +60,35 @@ def parse_arguments[A: Arguments](command: Command[A], words: Sequence[str]) -> 
     return arguments
 
 
-def _parse_value(flag: Flag, value: Any) -> Any:
-    return tuple(filter(None, value.split(","))) if flag.is_tuple else value
+def _field_value(flag: Flag, flag_values: Mapping[str, object]) -> object:
+    """Return the value of a flag's field: as given, or the default."""
+    value = flag_values.get(flag.name, flag.default)
+    return tuple(filter(None, value.split(","))) if flag.is_tuple and isinstance(value, str) else value
 
 
-def _refuse_missing_flags(command: Command[Any], given: Mapping[str, Any], *, has_config: bool) -> None:
+def _refuse_missing_flags(command: Command, flag_values: Mapping[str, object], *, has_config: bool) -> None:
     """Raise UserError for a required flag that is missing and for which no other one stands."""
-    waived = {name for flag in command.flags if given.get(flag.name) for name in flag.makes_optional}
+    waived = {name for flag in command.flags if flag_values.get(flag.name) for name in flag.makes_optional}
     for flag in _all_flags(command):
-        missing = not has_config if flag is _CONFIG else given.get(flag.name, "") == ""
+        missing = not has_config if flag is _CONFIG else flag_values.get(flag.name, "") == ""
         if not (flag.required and missing) or flag.name in waived:
             continue
-        if flag is _CONFIG and command.resumes and given.get("workdir"):
+        if flag is _CONFIG and command.resumes and flag_values.get("workdir"):
             raise UserError(
-                f"--workdir={given['workdir']} holds no run to resume; to start one there, add --config=FILE: "
+                f"--workdir={flag_values['workdir']} holds no run to resume; to start one there, add --config=FILE: "
                 f"{command.example_call}"
             )
         choice = " or ".join(map(_format_flag, [flag, *_alternatives(command, flag)]))
         raise UserError(f"{command.name} needs {choice} ({flag.help}); for example: {command.example_call}")
 
 
-def _check_combinations(command: Command[Any], given: Mapping[str, Any], argv: Sequence[str]) -> None:
+def _check_combinations(command: Command, flag_values: Mapping[str, object], argv: Sequence[str]) -> None:
     """Raise UserError for a flag without one that it needs, or with one that it excludes."""
     # --no_serve, where that is the default, is not given.
     given_names = {
         flag.name
         for flag in command.flags
-        if flag.name in given and not (flag.value_type is bool and given[flag.name] == flag.default)
+        if flag.name in flag_values and not (flag.value_type is bool and flag_values[flag.name] == flag.default)
     }
     for flag in command.flags:
         if flag.name not in given_names:
@@ -128,12 +129,12 @@ def parse_integers(text: str, flag: str, *, minimum: int = 1) -> list[int]:
     return list(map(int, words))
 
 
-def help_text(command: Command[Any]) -> str:
+def help_text(command: Command) -> str:
     """Return the text of --help: usage, description, flags and an example."""
     return _build_parser(command).format_help()
 
 
-def _join_flag_values(command: Command[Any], words: Sequence[str]) -> tuple[str, ...]:
+def _join_flag_values(command: Command, words: Sequence[str]) -> tuple[str, ...]:
     joined: list[str] = []
     values = {f"--{flag.name}" for flag in _all_flags(command) if flag.value_type is not bool}
     for word in words:
@@ -144,7 +145,7 @@ def _join_flag_values(command: Command[Any], words: Sequence[str]) -> tuple[str,
     return tuple(joined)
 
 
-def _refuse_repeated_flags(command: Command[Any], words: Sequence[str]) -> None:
+def _refuse_repeated_flags(command: Command, words: Sequence[str]) -> None:
     """Raise UserError for a flag that is given twice, of which argparse takes the last without a word."""
     names = {f"--{flag.name}": flag.name for flag in _all_flags(command)}
     names |= {f"--no_{flag.name}": flag.name for flag in command.flags if flag.value_type is bool}
@@ -188,11 +189,11 @@ _CONFIG = Flag(
 )
 
 
-def _all_flags(command: Command[Any]) -> tuple[Flag, ...]:
+def _all_flags(command: Command) -> tuple[Flag, ...]:
     return ((_CONFIG,) if command.takes_config else ()) + command.flags
 
 
-def _build_parser(command: Command[Any]) -> _Parser:
+def _build_parser(command: Command) -> _Parser:
     parser = _Parser(
         prog=command.call,
         usage=" ".join([command.call.replace("%", "%%"), *_usage_words(command)]),
@@ -226,7 +227,7 @@ def _metavar(flag: Flag) -> str:
     return {str: "VALUE", int: "INTEGER", float: "NUMBER"}[flag.value_type]
 
 
-def _usage_words(command: Command[Any]) -> Iterator[str]:
+def _usage_words(command: Command) -> Iterator[str]:
     """Yield the flags as typed: optional ones in brackets, alternatives in parentheses."""
     for flag in _all_flags(command):
         alternatives = _alternatives(command, flag)
@@ -236,7 +237,7 @@ def _usage_words(command: Command[Any]) -> Iterator[str]:
             yield _format_flag(flag) if flag.required else f"[{_format_flag(flag)}]"
 
 
-def _alternatives(command: Command[Any], flag: Flag) -> list[Flag]:
+def _alternatives(command: Command, flag: Flag) -> list[Flag]:
     """Return the flags that may be given instead of a required one."""
     return [other for other in command.flags if flag.name in other.makes_optional]
 
@@ -245,7 +246,9 @@ def _format_flag(flag: Flag) -> str:
     return f"--{flag.name}" if flag.value_type is bool else f"--{flag.name}={_metavar(flag)}"
 
 
-def _describe_unknown_flag(command: Command[Any], unknown_words: Sequence[str], given: Mapping[str, Any]) -> str:
+def _describe_unknown_flag(
+    command: Command, unknown_words: Sequence[str], config_file: str, workdir: str | None
+) -> str:
     """Return the message for the first word that the parser did not know."""
     flags = [f"--{flag.name}" for flag in _all_flags(command)] + ["--help"]
     word = unknown_words[0]
@@ -255,7 +258,7 @@ def _describe_unknown_flag(command: Command[Any], unknown_words: Sequence[str], 
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
     if command.takes_config and not close_matches(name, flags, cutoff=0.8):
-        for config_key in _config_keys(given.get("config"), given.get("workdir") if command.resumes else None):
+        for config_key in _config_keys(config_file, workdir if command.resumes else None):
             if name.lstrip("-") in (config_key, config_key.rpartition(".")[2]):
                 # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in unknown_words[1:] if word[0] != "-"), "VALUE")
@@ -263,7 +266,7 @@ def _describe_unknown_flag(command: Command[Any], unknown_words: Sequence[str], 
     return f"unknown flag {name}: {suggest_nearest(name, flags)}"
 
 
-def _config_keys(config_file: str | None, workdir: str | None) -> list[str]:
+def _config_keys(config_file: str, workdir: str | None) -> list[str]:
     """Return the config keys of a file or of a recorded run; none if neither can be read."""
     from transformer.overrides import value_keys
     from transformer.training.config import config_schema

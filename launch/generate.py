@@ -2,9 +2,8 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from launch.cli import run
 from launch.command import (
@@ -59,7 +58,7 @@ class GenerateArguments(Arguments):
     maps: bool = flag("write the page of maps to WORKDIR/generated/", True)
 
     @property
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> Mapping[str, object]:
         """The given options of decoding: fields of `DecodingConfig` or, of translation's own, of its config."""
         options = {
             "max_new_tokens": self.max_new_tokens,
