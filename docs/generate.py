@@ -57,6 +57,7 @@ COMMAND = Command(
         "and the support table of the attention backends. `make docs` also builds the site."
     ),
     example="",
+    arguments=Arguments,
 )
 DOCS = Path(__file__).resolve().parent
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")

@@ -1,5 +1,6 @@
 """Train the runs of a record in experiments/*/results again, and say whether they give the same numbers."""
 
+import dataclasses
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from experiments.records import (
     read_record,
 )
 from launch.cli import run
-from launch.command import Arguments, Command, Flag, split_override
+from launch.command import Arguments, Command, flag, split_override
 from launch.config_files import load_config, load_function
 from transformer.config import UserError
 from transformer.runs.exceptions import RunFailed
@@ -31,6 +32,27 @@ if TYPE_CHECKING:
 REPORT = "ablation.json"
 _RUN_OF_CONFIG = "--config.initialize_from.run="
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReproduceArguments(Arguments):
+    """The arguments of `reproduce`."""
+
+    name: str | None = flag("the record, such as glue/words, or the path of its page (default: list all records)")
+    runs: str | None = flag("the runs of the record to train, by number, such as 1,3 (default: all)", needs=("name",))
+    only: str | None = flag(
+        "of a study, only these of its runs, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'",
+        needs=("name",),
+    )
+    workdir: str | None = flag("the directory of the new runs (default: runs/reproduce/NAME)", needs=("name",))
+    data_dir: str | None = flag("the folder of the data, for records whose data is not generated", needs=("name",))
+    trained: str | None = flag(
+        "compare this finished run or study with the run of --runs, without training",
+        needs=("name",),
+        excludes=("workdir", "data_dir"),
+        because="it trains nothing",
+    )
+
+
 COMMAND = Command(
     name="reproduce",
     package="experiments",
@@ -41,28 +63,11 @@ COMMAND = Command(
         "list the records. Exits with 1 if a run is neither, or if a number of the record was not compared."
     ),
     example="--name=glue/words --runs=1 --workdir=runs/again",
-    flags=(
-        Flag("name", "the record, such as glue/words, or the path of its page (default: list all records)"),
-        Flag("runs", "the runs of the record to train, by number, such as 1,3 (default: all)", needs=("name",)),
-        Flag(
-            "only",
-            "of a study, only these of its runs, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'",
-            needs=("name",),
-        ),
-        Flag("workdir", "the directory of the new runs (default: runs/reproduce/NAME)", needs=("name",)),
-        Flag("data_dir", "the folder of the data, for records whose data is not generated", needs=("name",)),
-        Flag(
-            "trained",
-            "compare this finished run or study with the run of --runs, without training",
-            needs=("name",),
-            excludes=("workdir", "data_dir"),
-            because="it trains nothing",
-        ),
-    ),
+    arguments=ReproduceArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: ReproduceArguments) -> None:
     """List the records, or train the runs of one again and compare."""
     root = CHECKOUT
     if arguments.name is None:
@@ -73,7 +78,7 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--name={record.name} has no command that gives its numbers: {record.note}")
     selected = select_runs(record, arguments.runs)
     if arguments.only is not None:
-        _check_only(arguments, record, selected)
+        _check_only(arguments.only, record, selected)
     if arguments.trained is None:
         for recorded_run in selected:
             _check_requirements(arguments, root, record, recorded_run)
@@ -128,7 +133,7 @@ def select_runs(record: Record, numbers: str | None) -> list[RecordedRun]:
     return [by_number[word] for word in words]
 
 
-def _check_only(arguments: Arguments, record: Record, selected: Sequence[RecordedRun]) -> None:
+def _check_only(only: str, record: Record, selected: Sequence[RecordedRun]) -> None:
     """Check that --only names recorded runs of each selected study."""
     from experiments.record_comparison import select_study_runs
     from transformer.storage.json_reading import read_json_object
@@ -139,14 +144,14 @@ def _check_only(arguments: Arguments, record: Record, selected: Sequence[Recorde
                 f"--only selects runs of a study, and run {recorded_run.number} of {record.name} is a single run: "
                 "omit it, or name a study by --runs"
             )
-        select_study_runs(read_json_object(recorded_run.file), arguments.only)
+        select_study_runs(read_json_object(recorded_run.file), only)
 
 
 def _needs_data(recorded_run: RecordedRun) -> bool:
     return any(word.startswith("--data_dir=") for word in recorded_run.words)
 
 
-def _check_requirements(arguments: Arguments, root: Path, record: Record, recorded_run: RecordedRun) -> None:
+def _check_requirements(arguments: ReproduceArguments, root: Path, record: Record, recorded_run: RecordedRun) -> None:
     """Check that a run's data is given, and that the run it starts from exists."""
     if _needs_data(recorded_run) and arguments.data_dir is None:
         raise UserError(
@@ -204,12 +209,13 @@ def _check_matches_record(root: Path, record: Record, recorded_run: RecordedRun,
             raise UserError(f"{refusal}: config.{key} is {expected} there, {actual} here")
 
 
-def _train_run(arguments: Arguments, root: Path, record: Record, recorded_run: RecordedRun) -> Path:
+def _train_run(arguments: ReproduceArguments, root: Path, record: Record, recorded_run: RecordedRun) -> Path:
     """Train a run with the record's command, and return its directory."""
     from transformer.storage.paths import parse_path
 
     words = [word for word in recorded_run.words if not word.startswith("--data_dir=")]
     if _needs_data(recorded_run):
+        assert arguments.data_dir is not None  # or it would have been refused
         words.append(f"--data_dir={parse_path(arguments.data_dir).absolute()}")
     base = parse_path(arguments.workdir or f"runs/reproduce/{record.name}").absolute()
     path = base / recorded_run.label

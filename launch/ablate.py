@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, VMAP, Arguments, Command, Flag
+from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag, vmap_flag
 from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
@@ -25,6 +25,77 @@ if TYPE_CHECKING:
     from transformer.studies.sweeps.trial_store import TrialStore
 
 
+_TRAINING_FLAGS = ("num_workers", "only", "trackers", "vmap", "retry_failed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblateArguments(TrainingArguments):
+    """The arguments of `ablate`."""
+
+    workdir: str | None = flag("the study's directory", required=True)
+    num_workers: int | None = flag("processes on this machine (default: 1)")
+    seeds: str | None = flag("seeds instead of the study's own, such as 1,2,3")
+    only: str | None = flag(
+        "train only these runs of the study, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'; "
+        "what is not named is not restricted"
+    )
+    trackers: str | None = trackers_flag()
+    trust: tuple[str, ...] = trust_flag()
+    data_dir: str | None = flag("the folder of the data on this machine, for data sets that are not generated")
+    vmap: int | None = vmap_flag()
+    retry_failed: bool = flag("train failed runs again", False)
+    report_only: bool = flag(
+        "write the page of the finished runs, without training",
+        False,
+        excludes=("only",),
+        because="it trains nothing",
+    )
+    plan_effect: float | None = flag(
+        "before a study, print the power of several numbers of seeds to see this difference, in standard "
+        "deviations of the paired differences; nothing is trained",
+        makes_optional=("workdir",),
+        excludes=("only",),
+        because="it trains nothing",
+    )
+    register: bool = flag(
+        "before a study, check it and write what it asks and how it decides into the study's directory, with a "
+        "hash; nothing is trained",
+        False,
+        excludes=(*_TRAINING_FLAGS, "plan_effect", "calibrate", "report_only"),
+        because="it trains and reports nothing",
+    )
+    calibrate: bool = flag(
+        "simulate 2,000 studies of this design with equal arms and, with --plan_effect, 2,000 in which one arm is "
+        "better; write how many give a verdict into the study's directory; noise is drawn from the study's runs, "
+        "if there are enough",
+        False,
+        needs=("workdir",),
+        excludes=(*_TRAINING_FLAGS, "report_only"),
+        because="it trains and reports nothing, and writes into the study's directory",
+    )
+    worker: bool = flag(
+        "be one worker of a study that has begun, in this process",
+        False,
+        excludes=(
+            "num_workers",
+            "seeds",
+            "only",
+            "plan_effect",
+            "calibrate",
+            "report_only",
+            "retry_failed",
+            "register",
+        ),
+        because="the study has begun, and this is one of its workers",
+    )
+
+    @property
+    def study_dir(self) -> str:
+        """The value of --workdir, without which only --plan_effect is called."""
+        assert self.workdir is not None
+        return self.workdir
+
+
 @dataclasses.dataclass(frozen=True)
 class OpenStudy:
     """A study with a directory, which a call of the command trains, registers or reports.
@@ -37,7 +108,7 @@ class OpenStudy:
         metadata: The contents of about.json.
     """
 
-    arguments: Arguments
+    arguments: AblateArguments
     spec: "Ablation"
     planned: "Sequence[PlannedRun]"
     trial_store: "TrialStore"
@@ -52,18 +123,17 @@ class OpenStudy:
         return dataclasses.replace(self, metadata=metadata)
 
 
-def _become_worker(arguments: Arguments) -> None:
+def _become_worker(arguments: AblateArguments) -> None:
     """Prepare a worker process before reading the config imports jax."""
     if not arguments.worker:
         return
     from transformer.storage.paths import parse_path
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    TrialStore.open_existing(parse_path(arguments.workdir))
+    TrialStore.open_existing(parse_path(arguments.study_dir))
     become_worker()
 
 
-_TRAINING_FLAGS = ("num_workers", "only", "trackers", "vmap", "retry_failed")
 COMMAND = Command(
     name="ablate",
     description=(
@@ -72,81 +142,12 @@ COMMAND = Command(
         "CSV files of the numbers. Running the same command again completes what is missing and rewrites the page."
     ),
     example="--config=experiments/ablations/configs/norm_placement.py --workdir=runs/norms --num_workers=2",
-    flags=(
-        Flag("workdir", "the study's directory", required=True),
-        Flag("num_workers", "processes on this machine (default: 1)", value_type=int),
-        Flag("seeds", "seeds instead of the study's own, such as 1,2,3"),
-        Flag(
-            "only",
-            "train only these runs of the study, such as 'arm=pre; task=words; seed=1; optimizer.learning_rate=0.01'; "
-            "what is not named is not restricted",
-        ),
-        TRACKERS,
-        TRUST,
-        Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
-        VMAP,
-        Flag("retry_failed", "train failed runs again", default=False, value_type=bool),
-        Flag(
-            "report_only",
-            "write the page of the finished runs, without training",
-            default=False,
-            value_type=bool,
-            excludes=("only",),
-            because="it trains nothing",
-        ),
-        Flag(
-            "plan_effect",
-            "before a study, print the power of several numbers of seeds to see this difference, in standard "
-            "deviations of the paired differences; nothing is trained",
-            value_type=float,
-            makes_optional=("workdir",),
-            excludes=("only",),
-            because="it trains nothing",
-        ),
-        Flag(
-            "register",
-            "before a study, check it and write what it asks and how it decides into the study's directory, with a "
-            "hash; nothing is trained",
-            default=False,
-            value_type=bool,
-            excludes=(*_TRAINING_FLAGS, "plan_effect", "calibrate", "report_only"),
-            because="it trains and reports nothing",
-        ),
-        Flag(
-            "calibrate",
-            "simulate 2,000 studies of this design with equal arms and, with --plan_effect, 2,000 in which one arm is "
-            "better; write how many give a verdict into the study's directory; noise is drawn from the study's runs, "
-            "if there are enough",
-            default=False,
-            value_type=bool,
-            needs=("workdir",),
-            excludes=(*_TRAINING_FLAGS, "report_only"),
-            because="it trains and reports nothing, and writes into the study's directory",
-        ),
-        Flag(
-            "worker",
-            "be one worker of a study that has begun, in this process",
-            default=False,
-            value_type=bool,
-            excludes=(
-                "num_workers",
-                "seeds",
-                "only",
-                "plan_effect",
-                "calibrate",
-                "report_only",
-                "retry_failed",
-                "register",
-            ),
-            because="the study has begun, and this is one of its workers",
-        ),
-    ),
-    takes_config=True,
+    arguments=AblateArguments,
     before_jax=_become_worker,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: AblateArguments) -> None:
     """Check everything, train the missing runs, write the page."""
     if arguments.worker:
         _run_worker(arguments)
@@ -182,7 +183,7 @@ def main(arguments: Arguments) -> None:
     _write_report(study)
 
 
-def _run_worker(arguments: Arguments) -> None:
+def _run_worker(arguments: AblateArguments) -> None:
     """Run as a worker of the study in the directory."""
     from transformer.runs.trust import named_resources
     from transformer.storage.paths import parse_path
@@ -190,8 +191,8 @@ def _run_worker(arguments: Arguments) -> None:
     from transformer.studies.sweeps.trials import check_recorded_trial
     from transformer.training.writers.trackers import parse_trackers
 
-    trial_store = TrialStore.open_existing(parse_path(arguments.workdir))
-    trusted_names = {*arguments.trusted, *named_resources(arguments.config)}
+    trial_store = TrialStore.open_existing(parse_path(arguments.study_dir))
+    trusted_names = {*arguments.trust, *named_resources(arguments.config)}
     for trial in trial_store.trials():
         check_recorded_trial(trial, trusted_names)
     run_as_worker(
@@ -206,7 +207,7 @@ def _run_worker(arguments: Arguments) -> None:
     )
 
 
-def _load_ablation(arguments: Arguments) -> "Ablation":
+def _load_ablation(arguments: AblateArguments) -> "Ablation":
     """Return the study of the config file, with the seeds of the flag."""
     from transformer.studies.ablations.ablation import Ablation, build_ablation, replace_seeds
 
@@ -233,7 +234,7 @@ def _use_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def _open_study(arguments: Arguments, spec: "Ablation", planned: "Sequence[PlannedRun]") -> OpenStudy:
+def _open_study(arguments: AblateArguments, spec: "Ablation", planned: "Sequence[PlannedRun]") -> OpenStudy:
     """Open the directory of a study, new or continued.
 
     A refused study leaves no directory, so that the corrected one can use it.
@@ -248,7 +249,7 @@ def _open_study(arguments: Arguments, spec: "Ablation", planned: "Sequence[Plann
     )
     from transformer.studies.sweeps.trial_store import TrialStore
 
-    path, base = parse_path(arguments.workdir), arguments.config
+    path, base = parse_path(arguments.study_dir), arguments.config
     is_begun = (path / "sweep.json").is_file()
     if arguments.report_only and not is_begun:
         TrialStore.open_existing(path)
@@ -264,7 +265,7 @@ def _open_study(arguments: Arguments, spec: "Ablation", planned: "Sequence[Plann
     return OpenStudy(arguments, spec, planned, trial_store, metadata)
 
 
-def _select_runs(arguments: Arguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
+def _select_runs(arguments: AblateArguments, planned: "Sequence[PlannedRun]") -> "Sequence[PlannedRun]":
     """Return the planned runs that --only names; all without it."""
     from transformer.studies.ablations.run_result import parse_run_filter
 
@@ -326,7 +327,7 @@ def _print_contradicted_registration(registration: "RegistrationStatus | None") 
         print(describe_registration(registration)[0], flush=True)
 
 
-def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
+def _calibrate(arguments: AblateArguments, spec: "Ablation") -> None:
     """Measure how often the design gives a verdict, print it and write it into the study's directory."""
     from transformer.storage.paths import parse_path
     from transformer.studies.ablations.calibration import (
@@ -346,7 +347,7 @@ def _calibrate(arguments: Arguments, spec: "Ablation") -> None:
         check_planned_effect(arguments.plan_effect)
     check_seeds(spec)
     planned = plan_runs(spec, arguments.config)
-    trial_store = TrialStore.open(parse_path(arguments.workdir), study_identity(spec, arguments.config))
+    trial_store = TrialStore.open(parse_path(arguments.study_dir), study_identity(spec, arguments.config))
     refuse_dropped_seeds(spec, trial_store)
     run_results = collect_results(spec, _list_ended_runs(arguments, planned, trial_store))
     calibration = calibrate(spec, run_results, arguments.plan_effect)
@@ -380,9 +381,7 @@ def _train_runs(study: OpenStudy, selected: "Sequence[PlannedRun]") -> OpenStudy
     if arguments.only is not None:
         _refuse_other_pending_trials(arguments, selected, trial_store)
     trial_store.append_trials([planned_run.trial for planned_run in selected])
-    trusted_names = set(arguments.trusted).union(
-        *(named_resources(planned_run.trial.config) for planned_run in selected)
-    )
+    trusted_names = set(arguments.trust).union(*(named_resources(planned_run.trial.config) for planned_run in selected))
     num_combinations = len(list(spec.combinations())) * len(spec.tasks)
     print(
         (f"{len(selected)} of " if arguments.only is not None else "")
@@ -422,7 +421,7 @@ def _train_runs(study: OpenStudy, selected: "Sequence[PlannedRun]") -> OpenStudy
 
 
 def _refuse_other_pending_trials(
-    arguments: Arguments, selected: "Sequence[PlannedRun]", trial_store: "TrialStore"
+    arguments: AblateArguments, selected: "Sequence[PlannedRun]", trial_store: "TrialStore"
 ) -> None:
     """Raise UserError if the workers would also train runs that --only does not name."""
     names = {planned_run.trial.name for planned_run in selected}
@@ -431,7 +430,7 @@ def _refuse_other_pending_trials(
     ]
     if pending:
         raise UserError(
-            f"--workdir={arguments.workdir} has {len(pending)} planned runs that --only does not name and that have "
+            f"--workdir={arguments.study_dir} has {len(pending)} planned runs that --only does not name and that have "
             "not ended, and its workers train all of them: choose another --workdir"
         )
 
@@ -449,7 +448,7 @@ def _write_report(study: OpenStudy) -> None:
     arguments, spec, trial_store, metadata = study.arguments, study.spec, study.trial_store, study.metadata
     ended_runs = _list_ended_runs(arguments, study.planned, trial_store)
     if not ended_runs:
-        raise UserError(f"--workdir={arguments.workdir} has no run that has ended, so no results to report")
+        raise UserError(f"--workdir={arguments.study_dir} has no run that has ended, so no results to report")
     report = analyze(
         spec,
         collect_results(spec, ended_runs),
@@ -466,7 +465,7 @@ def _write_report(study: OpenStudy) -> None:
                 [*shell_command("ablate"), *arguments.omit_flags("report_only", "retry_failed", "only")]
             ),
             "maps_command": shlex.join(shell_command("maps")),
-            "workdir": arguments.workdir.rstrip("/") or "/",
+            "workdir": arguments.study_dir.rstrip("/") or "/",
             **collect_provenance([ended_run.path for ended_run in ended_runs]),
         },
     )
@@ -488,7 +487,7 @@ def _write_report(study: OpenStudy) -> None:
 
 
 def _list_ended_runs(
-    arguments: Arguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore"
+    arguments: AblateArguments, planned: "Sequence[PlannedRun]", trial_store: "TrialStore"
 ) -> "list[EndedRun]":
     """Return the runs that have ended, each with its directory and the command that trains it again."""
     from transformer.studies.ablations.collect_results import EndedRun

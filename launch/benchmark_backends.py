@@ -1,10 +1,26 @@
 """Time the attention backends."""
 
+import dataclasses
 import sys
+from typing import Literal
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, flag
 from launch.flag_parsing import parse_integers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkBackendsArguments(Arguments):
+    """The arguments of `benchmark_backends`."""
+
+    sequence_lengths: str = flag("sequence lengths, separated by commas", "256,1024,4096")
+    batch_size: int = flag("examples in the batch", 1)
+    num_heads: int = flag("attention heads", 8)
+    head_dim: int = flag("features of a head", 64)
+    dtype: Literal["float32", "bfloat16", "float16"] = flag("the dtype of the arrays", "float32")
+    causal: bool = flag("apply a causal mask", True)
+    repeats: int = flag("measurements of each", 5)
+
 
 COMMAND = Command(
     name="benchmark_backends",
@@ -13,24 +29,21 @@ COMMAND = Command(
         "arrays, with and without capturing the statistics of all heads."
     ),
     example="--sequence_lengths=512,2048 --dtype=bfloat16",
-    flags=(
-        Flag("sequence_lengths", "sequence lengths, separated by commas", default="256,1024,4096"),
-        Flag("batch_size", "examples in the batch", default=1, value_type=int),
-        Flag("num_heads", "attention heads", default=8, value_type=int),
-        Flag("head_dim", "features of a head", default=64, value_type=int),
-        Flag("dtype", "the dtype of the arrays", default="float32", choices=("float32", "bfloat16", "float16")),
-        Flag("causal", "apply a causal mask", default=True, value_type=bool),
-        Flag("repeats", "measurements of each", default=5, value_type=int),
-    ),
+    arguments=BenchmarkBackendsArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: BenchmarkBackendsArguments) -> None:
     """Measure and print a table with a row for each length and backend."""
     from transformer.benchmarks.attention_backends import time_backends
     from transformer.config import UserError
 
-    count_arguments = {name: getattr(arguments, name) for name in ("batch_size", "num_heads", "head_dim", "repeats")}
+    count_arguments = {
+        "batch_size": arguments.batch_size,
+        "num_heads": arguments.num_heads,
+        "head_dim": arguments.head_dim,
+        "repeats": arguments.repeats,
+    }
     for name, value in count_arguments.items():
         if value < 1:
             raise UserError(f"--{name}={value} must be at least 1")

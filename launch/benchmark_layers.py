@@ -1,10 +1,24 @@
 """Compare recurrent, convolutional and self-attention layers: cost and gradient reach."""
 
+import dataclasses
 import sys
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, flag
 from launch.flag_parsing import parse_integers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkLayersArguments(Arguments):
+    """The arguments of `benchmark_layers`."""
+
+    sequence_lengths: str = flag("sequence lengths, separated by commas", "250,500,1000,2000,4000")
+    width: int = flag("features of a layer", 256)
+    batch_size: int = flag("sequences in the batch", 1)
+    repeats: int = flag("measurements of each", 5)
+    distances: str = flag("distances of the gradients, separated by commas", "1,10,50,100,200")
+    num_seeds: int = flag("initializations to average the gradients over", 16)
+
 
 COMMAND = Command(
     name="benchmark_layers",
@@ -14,31 +28,28 @@ COMMAND = Command(
         "much of the gradient reaches the first input over a distance."
     ),
     example="--sequence_lengths=250,1000,4000 --width=256",
-    flags=(
-        Flag("sequence_lengths", "sequence lengths, separated by commas", default="250,500,1000,2000,4000"),
-        Flag("width", "features of a layer", default=256, value_type=int),
-        Flag("batch_size", "sequences in the batch", default=1, value_type=int),
-        Flag("repeats", "measurements of each", default=5, value_type=int),
-        Flag("distances", "distances of the gradients, separated by commas", default="1,10,50,100,200"),
-        Flag("num_seeds", "initializations to average the gradients over", default=16, value_type=int),
-    ),
+    arguments=BenchmarkLayersArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: BenchmarkLayersArguments) -> None:
     """Measure and print both tables."""
     from transformer.benchmarks.gradient_by_distance import gradient_norms_by_distance
     from transformer.benchmarks.layer_costs import crossover_length, growth_exponent, measure_layer_costs
     from transformer.benchmarks.layer_types import LAYER_TYPES
     from transformer.config import UserError
 
-    for name in ("width", "batch_size", "repeats", "num_seeds"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name}={getattr(arguments, name)} must be at least 1")
-    lengths, distances = (
-        _parse_distinct_integers(arguments, "sequence_lengths"),
-        _parse_distinct_integers(arguments, "distances"),
-    )
+    counts = {
+        "width": arguments.width,
+        "batch_size": arguments.batch_size,
+        "repeats": arguments.repeats,
+        "num_seeds": arguments.num_seeds,
+    }
+    for name, value in counts.items():
+        if value < 1:
+            raise UserError(f"--{name}={value} must be at least 1")
+    lengths = _parse_distinct_integers(arguments.sequence_lengths, "--sequence_lengths")
+    distances = _parse_distinct_integers(arguments.distances, "--distances")
     d = arguments.width
     print(f"{'kind':<12}{'n':>7}{'FLOPs':>12}{'steps':>7}{'path':>7}{'ms':>10}{'temp MB':>11}")
     costs = []
@@ -66,13 +77,12 @@ def main(arguments: Arguments) -> None:
         print(f"{name:<14}" + "".join(f"{norm / norms[0]:>10.1e}" for norm in norms), flush=True)
 
 
-def _parse_distinct_integers(arguments: Arguments, name: str) -> list[int]:
+def _parse_distinct_integers(text: str, flag: str) -> list[int]:
     from transformer.config import UserError
 
-    text = getattr(arguments, name)
-    numbers = parse_integers(text, f"--{name}")
+    numbers = parse_integers(text, flag)
     if len(set(numbers)) < len(numbers):
-        raise UserError(f"--{name}={text} must be different numbers, joined by commas: 250,1000")
+        raise UserError(f"{flag}={text} must be different numbers, joined by commas: 250,1000")
     return sorted(numbers)
 
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from launch.command import TRACKERS, Arguments, Command
+from launch.command import Arguments, Command, ConfigArguments
 from launch.flag_parsing import help_text, parse_arguments
 from launch.platform import (
     add_compiler_flags,
@@ -34,7 +34,7 @@ _SHOWN = 1000
 _UNUSABLE_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 
-def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str] | None = None) -> int:
+def run[A: Arguments](command: Command[A], main: Callable[[A], None], argv: Sequence[str] | None = None) -> int:
     """Parse a command's flags, call its `main`, and return the exit code.
 
     A command file ends with `exit_process(run(COMMAND, main))` under `if __name__ == "__main__"`; it imports what needs
@@ -52,7 +52,7 @@ def run(command: Command, main: Callable[[Arguments], None], argv: Sequence[str]
         return _run(command, main, list(sys.argv[1:] if argv is None else argv))
 
 
-def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[str]) -> int:
+def _run[A: Arguments](command: Command[A], main: Callable[[A], None], words: Sequence[str]) -> int:
     try:
         if any(word in ("--help", "-h") for word in words):
             print(help_text(command), end="")
@@ -64,15 +64,16 @@ def _run(command: Command, main: Callable[[Arguments], None], words: Sequence[st
         else:
             return_freed_memory()
         quiet_libraries()
-        if command.takes_config:
+        if isinstance(arguments, ConfigArguments):
             add_compiler_flags({**arguments.base, **arguments.overrides})
         if command.before_jax is not None:
             command.before_jax(arguments)
-        if command.takes_config:
+        if isinstance(arguments, ConfigArguments):
             arguments.config  # noqa: B018  its mistakes are reported before anything is done
         # The figures of what trains, and so takes trackers, are in files as well.
         # Escaping is outermost, so that a progress bar finds the stream below it.
-        output: Any = StandardOutput(raw_terminal_stream(sys.stdout), needed=TRACKERS not in command.flags)
+        trains = any(flag.name == "trackers" for flag in command.flags)
+        output: Any = StandardOutput(raw_terminal_stream(sys.stdout), needed=not trains)
         with contextlib.redirect_stdout(output), escape_terminal_output():
             main(arguments)
             sys.stdout.flush()

@@ -5,37 +5,88 @@ import functools
 import itertools
 import shlex
 import types
+import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from transformer.config import Range, UserError
 from transformer.system.command_invocation import shell_command
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """A flag of a command: --name=VALUE, or --name and --no_name for a bool.
+def flag[T](
+    help: str,
+    default: T | None = None,
+    *,
+    required: bool = False,
+    makes_optional: tuple[str, ...] = (),
+    needs: tuple[str, ...] = (),
+    excludes: tuple[str, ...] = (),
+    because: str = "",
+    range: Range | None = None,
+) -> T:
+    """Declare a flag of a command by a field of its arguments.
 
-    Attributes:
-        name: The name, with underscores.
+    The flag has the field's name, and the field's type says what may be given: a text or a number by --name=VALUE, one
+    of the texts of a `Literal`, texts separated by commas for a tuple, --name or --no_name for a bool.
+
+    Example:
+        ```python
+        import dataclasses
+        from launch.command import Arguments, declared_flags, flag
+
+        @dataclasses.dataclass(frozen=True, kw_only=True)
+        class TrainArguments(Arguments):
+            workdir: str = flag("the run directory", required=True)
+            num_processes: int | None = flag("the number of processes")
+
+        [(declared.name, declared.value_type) for declared in declared_flags(TrainArguments)]
+        # [('workdir', <class 'str'>), ('num_processes', <class 'int'>)]
+        ```
+
+    Args:
         help: Its text in the output of --help.
-        default: The default; None if the flag has none.
-        value_type: The type of the value.
+        default: The default.
         required: Whether the flag must be given.
-        choices: The allowed values; any if empty.
         makes_optional: The required flags that are not needed if this one is given.
         needs: Flags of which at least one must be given with this one.
         excludes: Flags that have no effect if this one is given, and are refused with it.
         because: Why it needs or excludes them, as the end of a message: "it trains nothing".
         range: The least and the greatest number; by default numbers of 32 bits.
+
+    Returns:
+        The field.
+    """
+    rules = {
+        "help": help,
+        "required": required,
+        "makes_optional": makes_optional,
+        "needs": needs,
+        "excludes": excludes,
+        "because": because,
+        "range": range,
+    }
+    value: Any = dataclasses.MISSING if required else default
+    return dataclasses.field(default=value, metadata=rules)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of a command, as `flag` declares it, whose arguments its other attributes are.
+
+    Attributes:
+        name: The name, with underscores.
+        value_type: The type of the value, or of each of several.
+        choices: The allowed values; any if empty.
+        is_tuple: Whether several values may be given, separated by commas.
     """
 
     name: str
     help: str
-    default: str | int | float | bool | None = None
+    default: object = None
     value_type: type[str] | type[int] | type[float] | type[bool] = str
-    required: bool = False
     choices: tuple[str, ...] = ()
+    is_tuple: bool = False
+    required: bool = False
     makes_optional: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
@@ -43,72 +94,28 @@ class Flag:
     range: Range | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """The declaration of a command.
-
-    Attributes:
-        name: The name, as in `python -m launch.NAME`.
-        description: Its text in the output of --help.
-        example: The flags of an example call.
-        flags: The flags.
-        takes_config: Whether it takes --config and --config.KEY=VALUE.
-        resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
-        before_jax: What must be done to this process before jax is imported, such as setting environment variables.
-        repeats_steps: Whether it computes step after step, for which freed memory is kept.
-        package: Where its module is: `launch`, or a package of the checkout whose commands are not installed.
-    """
-
-    name: str
-    description: str
-    example: str
-    flags: tuple[Flag, ...] = ()
-    takes_config: bool = False
-    resumes: bool = False
-    before_jax: "Callable[[Arguments], None] | None" = None
-    repeats_steps: bool = True
-    package: str = "launch"
-
-    @property
-    def call(self) -> str:
-        """The call of the command in a shell: `python -m launch.NAME`, or `headwise NAME` if started so."""
-        if self.package != "launch":
-            return f"python -m {self.package}.{self.name}"
-        return shlex.join(shell_command(self.name))
-
-    @property
-    def example_call(self) -> str:
-        """The example call, as typed in a shell."""
-        return f"{self.call} {self.example}".rstrip()
+def declared_flags(arguments: "type[Arguments]") -> tuple[Flag, ...]:
+    """Return the flags that a class of arguments declares, in the order of its fields."""
+    hints = typing.get_type_hints(arguments)
+    return tuple(_declared_flag(field, hints[field.name]) for field in dataclasses.fields(arguments) if field.metadata)
 
 
-# For commands that read a run: its config.json may be a stranger's, and a dotted path in it is code.
-TRUST = Flag(
-    "trust",
-    "names in the run's config.json that you trust, separated by commas: your own modules, data sets to download, "
-    "and files, folders and runs outside of the run",
-)
-
-TRACKERS = Flag("trackers", "also log metrics to these, separated by commas: wandb, mlflow, trackio")
-
-VMAP = Flag(
-    "vmap",
-    "train N runs with the same program as one, by jax.vmap (default: 1)",
-    value_type=int,
-    range=Range(1, 1024),
-)
-
-LANGUAGE_MODEL = Flag(
-    "language_model", "the run of a character language model that rescores the beams (shallow fusion)"
-)
-LANGUAGE_WEIGHT = Flag(
-    "language_model_weight",
-    "the weight of the language model's score (default: 0.3)",
-    value_type=float,
-    needs=("language_model",),
-)
-
-ENSEMBLE = Flag("ensemble", "further run directories, separated by commas, to average probabilities with")
+def _declared_flag(field: dataclasses.Field, hint: Any) -> Flag:
+    default = None if field.default is dataclasses.MISSING else field.default
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if default is None and not field.metadata["required"] and types.NoneType not in members:
+        raise TypeError(f"--{field.name} has no default: give it one, require it, or let its type be {hint} | None")
+    (kind,) = (member for member in members if member is not types.NoneType)
+    origin, parameters = typing.get_origin(kind), typing.get_args(kind)
+    choices = parameters if origin is Literal else ()
+    return Flag(
+        field.name,
+        default=default,
+        value_type=str if origin else kind,
+        choices=choices,
+        is_tuple=origin is tuple,
+        **field.metadata,
+    )
 
 
 DATA_DIR_KEY = "task.data_dir"
@@ -130,20 +137,34 @@ def with_data_dir(config: dict[str, Any], data_dir: str | None) -> dict[str, Any
     return {**config, "task": {**config.get("task", {}), "data_dir": data_dir}}
 
 
-class Arguments(types.SimpleNamespace):
-    """The parsed flags of one call, as attributes by name.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of one call of a command, whose own class declares each flag as a field by `flag`.
+
+    Attributes:
+        argv: All arguments of the call, each flag joined with its value.
+    """
+
+    argv: tuple[str, ...]
+
+    def omit_flags(self, *names: str) -> list[str]:
+        """Return the arguments of the call without these flags."""
+        return [word for word in self.argv if word.partition("=")[0] not in {f"--{name}" for name in names}]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigArguments(Arguments):
+    """The arguments of a command that takes --config and --config.KEY=VALUE.
 
     Attributes:
         base: The values of the config file, or of the run's recorded config.
         config_file: The value of --config.
         config_overrides: The arguments --config.KEY=VALUE.
-        argv: All arguments of the call, each flag joined with its value.
     """
 
     base: Mapping[str, Any]
     config_file: str
     config_overrides: tuple[str, ...]
-    argv: tuple[str, ...]
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -166,14 +187,26 @@ class Arguments(types.SimpleNamespace):
         return values
 
     @property
-    def overridden_keys(self) -> tuple[str, ...]:
-        """The config keys that the call sets, by --config.KEY=VALUE or by --data_dir."""
-        return (*self.overrides, *([] if getattr(self, "data_dir", None) is None else [DATA_DIR_KEY]))
-
-    @property
     def config_topology(self) -> str:
         """The config's `topology`, without resolving the config, which imports jax; "" if it names none."""
         return self.overrides.get("topology", self.base.get("topology")) or ""
+
+
+class TrainingArguments(ConfigArguments):
+    """The arguments of a command that trains what a config names: each declares these two flags in its own place.
+
+    Attributes:
+        data_dir: The folder of the data.
+        trust: The dotted paths of code that the user trusts, and other names.
+    """
+
+    data_dir: str | None
+    trust: tuple[str, ...]
+
+    @property
+    def overridden_keys(self) -> tuple[str, ...]:
+        """The config keys that the call sets, by --config.KEY=VALUE or by --data_dir."""
+        return (*self.overrides, *([] if self.data_dir is None else [DATA_DIR_KEY]))
 
     def config_with_data_dir(self) -> dict[str, Any]:
         """Return the config with --data_dir as the folder of its data."""
@@ -197,35 +230,96 @@ class Arguments(types.SimpleNamespace):
                         f"--config.{key} would not reach every run: {owner} sets {study_key}; omit it, or change "
                         f"{self.config_file}"
                     )
-            if DATA_DIR_KEY in keys and getattr(self, "data_dir", None) is not None:
+            if DATA_DIR_KEY in keys and self.data_dir is not None:
                 raise UserError(f"--data_dir would replace config.{DATA_DIR_KEY}, which {owner} sets: omit it")
-
-    @property
-    def trusted(self) -> tuple[str, ...]:
-        """The dotted paths of code that the user trusts (--trust)."""
-        return tuple(filter(None, (self.trust or "").split(",")))
 
     @property
     def trusted_names(self) -> tuple[str, ...] | None:
         """The names of code and downloads that the user has given; None if --config is the user's own file."""
-        return None if self.config_file else (*self.trusted, *self.overrides.values())
+        return None if self.config_file else (*self.trust, *self.overrides.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Command[A: Arguments]:
+    """The declaration of a command.
+
+    Attributes:
+        name: The name, as in `python -m launch.NAME`.
+        description: Its text in the output of --help.
+        example: The flags of an example call.
+        arguments: The class that declares its flags, of `ConfigArguments` if it takes --config and --config.KEY=VALUE.
+        resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
+        before_jax: What must be done to this process before jax is imported, such as setting environment variables.
+        repeats_steps: Whether it computes step after step, for which freed memory is kept.
+        package: Where its module is: `launch`, or a package of the checkout whose commands are not installed.
+    """
+
+    name: str
+    description: str
+    example: str
+    arguments: type[A]
+    resumes: bool = False
+    before_jax: Callable[[A], None] | None = None
+    repeats_steps: bool = True
+    package: str = "launch"
+
+    @functools.cached_property
+    def flags(self) -> tuple[Flag, ...]:
+        """The flags, in the order of --help."""
+        return declared_flags(self.arguments)
 
     @property
-    def ensembled(self) -> tuple[str, ...]:
-        """The directories of the runs that join the ensemble (--ensemble)."""
-        return tuple(filter(None, (self.ensemble or "").split(",")))
+    def takes_config(self) -> bool:
+        """Whether it takes --config and --config.KEY=VALUE."""
+        return issubclass(self.arguments, ConfigArguments)
 
     @property
-    def language_model_and_weight(self) -> tuple[str | None, float]:
-        """The run of the language model (--language_model) and the weight of its score."""
-        return self.language_model, 0.3 if self.language_model_weight is None else self.language_model_weight
+    def call(self) -> str:
+        """The call of the command in a shell: `python -m launch.NAME`, or `headwise NAME` if started so."""
+        if self.package != "launch":
+            return f"python -m {self.package}.{self.name}"
+        return shlex.join(shell_command(self.name))
 
-    def omit_flags(self, *names: str) -> list[str]:
-        """Return the arguments of the call without these flags."""
-        return [word for word in self.argv if word.partition("=")[0] not in {f"--{name}" for name in names}]
+    @property
+    def example_call(self) -> str:
+        """The example call, as typed in a shell."""
+        return f"{self.call} {self.example}".rstrip()
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the command declares no flag {name!r}")
+
+def trust_flag(*, needs: tuple[str, ...] = (), because: str = "") -> tuple[str, ...]:
+    """Declare --trust of a command that reads a run: its config.json may be a stranger's, and a path in it is code."""
+    return flag(
+        "names in the run's config.json that you trust, separated by commas: your own modules, data sets to download, "
+        "and files, folders and runs outside of the run",
+        (),
+        needs=needs,
+        because=because,
+    )
+
+
+def trackers_flag() -> str | None:
+    """Declare --trackers of a command that trains."""
+    return flag("also log metrics to these, separated by commas: wandb, mlflow, trackio")
+
+
+def vmap_flag() -> int | None:
+    """Declare --vmap of a study."""
+    return flag("train N runs with the same program as one, by jax.vmap (default: 1)", range=Range(1, 1024))
+
+
+def ensemble_flag() -> tuple[str, ...]:
+    """Declare --ensemble of a command that predicts with a run."""
+    return flag("further run directories, separated by commas, to average probabilities with", ())
+
+
+def language_model_flag() -> str | None:
+    """Declare --language_model of a command that decodes with a run."""
+    return flag("the run of a character language model that rescores the beams (shallow fusion)")
+
+
+def language_model_weight_flag() -> float:
+    """Declare --language_model_weight beside --language_model."""
+    return flag("the weight of the language model's score", 0.3, needs=("language_model",))
 
 
 def split_override(word: str) -> tuple[str, str]:

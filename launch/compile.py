@@ -1,5 +1,6 @@
 """Compile a config's training step for a TPU, GPU or CPU topology that this machine need not have."""
 
+import dataclasses
 import json
 import math
 import os
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Command, ConfigArguments, flag
 from transformer.config import UserError
 from transformer.system.command_invocation import PACKAGE_PARENT, subprocess_command
 
@@ -22,7 +23,24 @@ if TYPE_CHECKING:
     from transformer.training.config import ExperimentConfig
 
 
-def _prepare_compiler(arguments: Arguments) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileArguments(ConfigArguments):
+    """The arguments of `compile`."""
+
+    topology: str | None = flag(
+        "v4:, v5e:, v5p: or v6e: with the shape of a slice; a100:, h100:, h200: or b200: with a number of GPUs or "
+        "hosts x GPUs; cpu:N or gpu:N (default: the config's topology)"
+    )
+    compiler_python: str | None = flag(
+        "the Python of an environment that has jax's CUDA plugin and the requirements of this package, to compile "
+        "for GPUs there"
+    )
+    search_mesh: bool = flag("try meshes and rematerialization, and print those that fit best", False)
+    max_candidates: int = flag("with --search_mesh, the maximum number of programs to compile", 6)
+    json: bool = flag("print one JSON object", False)
+
+
+def _prepare_compiler(arguments: CompileArguments) -> None:
     """Set the environment for compiling, which needs another platform than a run on this machine."""
     if arguments.compiler_python:
         sys.exit(_compile_with_python(arguments.compiler_python, arguments.omit_flags("compiler_python")))
@@ -68,24 +86,7 @@ COMMAND = Command(
         "0: it fits; 1: it does not, with the largest arrays and advice; 2: the config or the topology is invalid."
     ),
     example="--config=experiments/pods/configs/gpt3.py --topology=v5p:8x8x16",
-    flags=(
-        Flag(
-            "topology",
-            "v4:, v5e:, v5p: or v6e: with the shape of a slice; a100:, h100:, h200: or b200: with a number of GPUs or "
-            "hosts x GPUs; cpu:N or gpu:N (default: the config's topology)",
-        ),
-        Flag(
-            "compiler_python",
-            "the Python of an environment that has jax's CUDA plugin and the requirements of this package, to compile "
-            "for GPUs there",
-        ),
-        Flag("search_mesh", "try meshes and rematerialization, and print those that fit best", False, bool),
-        Flag(
-            "max_candidates", "with --search_mesh, the maximum number of programs to compile", default=6, value_type=int
-        ),
-        Flag("json", "print one JSON object", default=False, value_type=bool),
-    ),
-    takes_config=True,
+    arguments=CompileArguments,
     before_jax=_prepare_compiler,
 )
 GB = 1e9
@@ -93,7 +94,7 @@ SHOWN = 6
 SHOWN_LINES = 5
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: CompileArguments) -> None:
     """Compile and print; exit with 1 if the step does not fit."""
     if arguments.max_candidates < 1:
         raise UserError(f"--max_candidates={arguments.max_candidates} must be at least 1")
@@ -122,7 +123,7 @@ def main(arguments: Arguments) -> None:
         sys.exit(1)
 
 
-def _search_meshes(experiment: Any, topology: str, tries: int) -> list["CompiledCandidate"]:
+def _search_meshes(experiment: "ExperimentConfig", topology: str, tries: int) -> list["CompiledCandidate"]:
     from transformer.aot.mesh_and_remat_search import search_meshes
 
     candidates = []

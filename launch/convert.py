@@ -3,32 +3,75 @@
 import dataclasses
 import shlex
 from pathlib import Path
+from typing import Any
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import Arguments, Command, flag, trust_flag
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
 
-# Each is a field of transformer.training.huggingface_conversion.FineTuningOptions.
-IMPORT_FLAGS = tuple(
-    dataclasses.replace(flag, needs=("from_pretrained",))
-    for flag in (
-        Flag("dataset", "the data to fine-tune on (default: python_docs, or phrases for translation)"),
-        Flag("data_dir", "the folder of the data, for data sets that are not generated"),
-        Flag(
-            "problem",
-            "to fine-tune BERT, RoBERTa or XLNet: the problem of your texts, such as entailment, "
-            "token_classification or question_answering",
-        ),
-        Flag("classes", "the same: their labels, such as yes,no (default: the names in config.json)"),
-        Flag("test_split", "the split evaluated at the end of training; empty if the data has none"),
-        Flag("context_length", "the maximum length of a text in tokens (default: 128)", value_type=int),
-        Flag("batch_size", "texts in a batch (default: 16)", value_type=int),
-        Flag("steps", "training steps (default: 1000)", value_type=int),
-        Flag("learning_rate", "the peak learning rate (default: 5e-5)", value_type=float),
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertArguments(Arguments):
+    """The arguments of `convert`."""
+
+    workdir: str = flag("the run directory", required=True)
+    from_pretrained: str | None = flag(
+        "a folder with config.json, model.safetensors and a tokenizer, to import", required=True
     )
-)
+    save_pretrained: str | None = flag(
+        "a new folder, to export the run to", makes_optional=("from_pretrained",), excludes=("from_pretrained",)
+    )
+    step: int | None = flag("the step of the checkpoint (default: the latest)", needs=("save_pretrained",))
+    trust: tuple[str, ...] = trust_flag(needs=("save_pretrained",))
+    dataset: str | None = flag(
+        "the data to fine-tune on (default: python_docs, or phrases for translation)", needs=("from_pretrained",)
+    )
+    data_dir: str | None = flag(
+        "the folder of the data, for data sets that are not generated", needs=("from_pretrained",)
+    )
+    problem: str | None = flag(
+        "to fine-tune BERT, RoBERTa or XLNet: the problem of your texts, such as entailment, "
+        "token_classification or question_answering",
+        needs=("from_pretrained",),
+    )
+    classes: str | None = flag(
+        "the same: their labels, such as yes,no (default: the names in config.json)", needs=("from_pretrained",)
+    )
+    test_split: str | None = flag(
+        "the split evaluated at the end of training; empty if the data has none", needs=("from_pretrained",)
+    )
+    context_length: int | None = flag(
+        "the maximum length of a text in tokens (default: 128)", needs=("from_pretrained",)
+    )
+    batch_size: int | None = flag("texts in a batch (default: 16)", needs=("from_pretrained",))
+    steps: int | None = flag("training steps (default: 1000)", needs=("from_pretrained",))
+    learning_rate: float | None = flag("the peak learning rate (default: 5e-5)", needs=("from_pretrained",))
+
+    @property
+    def fine_tuning(self) -> dict[str, Any]:
+        """The given fields of `FineTuningOptions`.
+
+        Raises:
+            UserError: If a label is empty.
+        """
+        classes = None if self.classes is None else tuple(label.strip() for label in self.classes.split(","))
+        if "" in (classes or ()):
+            raise UserError(f"--classes={self.classes} has an empty label: write each between commas, as yes,no")
+        options = {
+            "dataset": self.dataset,
+            "data_dir": self.data_dir,
+            "problem": self.problem,
+            "classes": classes,
+            "test_split": self.test_split,
+            "context_length": self.context_length,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "learning_rate": self.learning_rate,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
 
 COMMAND = Command(
     name="convert",
@@ -38,39 +81,15 @@ COMMAND = Command(
         "writes a run as a Hugging Face folder."
     ),
     example="--from_pretrained=gpt2 --workdir=runs/gpt2 --dataset=wikitext-2 --data_dir=data",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag(
-            "from_pretrained", "a folder with config.json, model.safetensors and a tokenizer, to import", required=True
-        ),
-        Flag(
-            "save_pretrained",
-            "a new folder, to export the run to",
-            makes_optional=("from_pretrained",),
-            excludes=("from_pretrained",),
-        ),
-        Flag(
-            "step",
-            "the step of the checkpoint (default: the latest)",
-            value_type=int,
-            needs=("save_pretrained",),
-        ),
-        dataclasses.replace(TRUST, needs=("save_pretrained",)),
-        *IMPORT_FLAGS,
-    ),
+    arguments=ConvertArguments,
     repeats_steps=False,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: ConvertArguments) -> None:
     """Convert in either direction and print a summary."""
     source, target = arguments.from_pretrained, arguments.save_pretrained
-    flag_values = {flag.name: getattr(arguments, flag.name) for flag in IMPORT_FLAGS}
-    options = {name: value for name, value in flag_values.items() if value is not None}
-    if "classes" in options:
-        options["classes"] = tuple(label.strip() for label in options["classes"].split(","))
-        if "" in options["classes"]:
-            raise UserError(f"--classes={arguments.classes} has an empty label: write each between commas, as yes,no")
+    options = arguments.fine_tuning
     from transformer.storage.paths import parse_path
     from transformer.training.huggingface_conversion import (
         FineTuningOptions,
@@ -84,7 +103,8 @@ def main(arguments: Arguments) -> None:
         print(f"{workdir}: {summary.num_parameters:,} parameters of {source} at step 0, task {summary.kind}")
         print(f"Fine-tune it with {shlex.join([*shell_command('train'), f'--workdir={workdir}'])}")
     else:
-        summary = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trusted)
+        assert target is not None  # one of them is required
+        summary = export_to_huggingface(workdir, Path(target), arguments.step, arguments.trust)
         print(f"{target}: {summary.num_parameters:,} parameters of {workdir} as a {summary.kind} model")
     for note in summary.notes:
         print(f"  {note}")

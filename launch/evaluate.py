@@ -1,12 +1,55 @@
 """Evaluate a trained run."""
 
+import dataclasses
 import sys
 
 from launch.cli import run
-from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
+from launch.command import (
+    Arguments,
+    Command,
+    ensemble_flag,
+    flag,
+    language_model_flag,
+    language_model_weight_flag,
+    trust_flag,
+)
 from launch.compilation_cache import enable_compilation_cache
 from launch.flag_parsing import parse_integers
 from transformer.config import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateArguments(Arguments):
+    """The arguments of `evaluate`."""
+
+    workdir: str = flag("the run directory", required=True)
+    step: int | None = flag("the step of the checkpoint (default: the latest)")
+    split: str | None = flag("evaluate this split only")
+    ensemble: tuple[str, ...] = ensemble_flag()
+    language_model: str | None = language_model_flag()
+    language_model_weight: float = language_model_weight_flag()
+    trust: tuple[str, ...] = trust_flag()
+    data_dir: str | None = flag("the folder of the data, if it has moved")
+    parameters: str | None = flag(
+        'which parameters to evaluate: "raw" or the name of an average (default: the config\'s)'
+    )
+    num_questions: int | None = flag("the number of cloze and last-word questions, for a language model")
+    num_shots: str | None = flag(
+        "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
+        "(default: the config's)"
+    )
+    fine_tuning_steps: int | None = flag(
+        "compare learning in context with this many updates on the examples of an episode (default: the config's)"
+    )
+    fine_tuning_learning_rate: float | None = flag("the learning rate of --fine_tuning_steps")
+    num_beams: int | None = flag("the beam size; 1 decodes greedily (default: the config's)")
+    length_penalty: float | None = flag("the exponent of the length penalty (default: the config's)")
+    coverage_penalty: float | None = flag("the weight of the coverage penalty (default: the config's)")
+    replace_unknown: str | None = flag("replace unknown words of translations: none, copy or dictionary")
+    unknown_dictionary: str | None = flag(
+        'the .tsv file of --replace_unknown=dictionary, "source<TAB>target" in each line'
+    )
+
 
 COMMAND = Command(
     name="evaluate",
@@ -15,39 +58,12 @@ COMMAND = Command(
         "metrics. Nothing in the run directory changes."
     ),
     example="--workdir=runs/demo --split=test --num_beams=4",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int),
-        Flag("split", "evaluate this split only"),
-        ENSEMBLE,
-        LANGUAGE_MODEL,
-        LANGUAGE_WEIGHT,
-        TRUST,
-        Flag("data_dir", "the folder of the data, if it has moved"),
-        Flag("parameters", 'which parameters to evaluate: "raw" or the name of an average (default: the config\'s)'),
-        Flag("num_questions", "the number of cloze and last-word questions, for a language model", value_type=int),
-        Flag(
-            "num_shots",
-            "the numbers of example passages before each question, or of pairs in an episode, such as 0,1,4 "
-            "(default: the config's)",
-        ),
-        Flag(
-            "fine_tuning_steps",
-            "compare learning in context with this many updates on the examples of an episode (default: the config's)",
-            value_type=int,
-        ),
-        Flag("fine_tuning_learning_rate", "the learning rate of --fine_tuning_steps", value_type=float),
-        Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
-        Flag("length_penalty", "the exponent of the length penalty (default: the config's)", value_type=float),
-        Flag("coverage_penalty", "the weight of the coverage penalty (default: the config's)", value_type=float),
-        Flag("replace_unknown", "replace unknown words of translations: none, copy or dictionary"),
-        Flag("unknown_dictionary", 'the .tsv file of --replace_unknown=dictionary, "source<TAB>target" in each line'),
-    ),
+    arguments=EvaluateArguments,
     before_jax=enable_compilation_cache,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: EvaluateArguments) -> None:
     """Load the run, evaluate it and print the metrics."""
     from transformer.training.compiled_evaluation import compile_evaluations
     from transformer.training.run_loading import add_shallow_fusion, load_ensemble
@@ -66,9 +82,11 @@ def main(arguments: Arguments) -> None:
         "unknown_dictionary": arguments.unknown_dictionary,
     }
     config_changes = {name: value for name, value in changes.items() if value is not None}
-    runs = [arguments.workdir, *arguments.ensembled]
-    loaded = load_ensemble(runs, arguments.step, config_changes, arguments.trusted)
-    _, components, state = add_shallow_fusion(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    runs = [arguments.workdir, *arguments.ensemble]
+    loaded = load_ensemble(runs, arguments.step, config_changes, arguments.trust)
+    _, components, state = add_shallow_fusion(
+        loaded, arguments.language_model, arguments.language_model_weight, arguments.trust
+    )
     splits = sorted({evaluation.split for evaluation in components.task.evaluations})
     if arguments.split not in (None, *splits):
         raise UserError(f"--split={arguments.split} is not evaluated by this run; choose one of: {', '.join(splits)}")
@@ -81,7 +99,7 @@ def main(arguments: Arguments) -> None:
             print(f"  {name:<34} {value:.4f}")
 
 
-def parse_num_shots(arguments: Arguments) -> tuple[int, ...] | None:
+def parse_num_shots(arguments: EvaluateArguments) -> tuple[int, ...] | None:
     """Parse --num_shots; None if the config decides.
 
     Raises:

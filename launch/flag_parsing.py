@@ -3,16 +3,16 @@
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from launch.command import DATA_DIR_KEY, Arguments, Command, Flag, split_override
+from launch.command import DATA_DIR_KEY, Arguments, Command, Flag, TrainingArguments, split_override
 from launch.config_files import load_config, recorded_config
 from transformer.config import UserError, close_matches, convert_value, suggest_nearest
 
 
-def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
-    """Parse the words of a call; overrides of the config are checked later, when `Arguments.config` is read.
+def parse_arguments[A: Arguments](command: Command[A], words: Sequence[str]) -> A:
+    """Parse the words of a call; overrides of the config are checked later, when `ConfigArguments.config` is read.
 
     Args:
         command: The declaration of the command.
@@ -26,47 +26,33 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     """
     for word in words:
         convert_value(str, word, "the word")
-    config_overrides = [word for word in words if command.takes_config and re.match(r"--?config\.", word)]
-    for word in config_overrides:
-        split_override(word)
-    values, unknown_words = _build_parser(command).parse_known_args(
+    config_overrides = tuple(word for word in words if command.takes_config and re.match(r"--?config\.", word))
+    overrides = dict(map(split_override, config_overrides))
+    namespace, unknown_words = _build_parser(command).parse_known_args(
         [word for word in words if word not in config_overrides]
     )
+    flag_values = vars(namespace)
+    config_file, workdir = flag_values.get("config", ""), flag_values.get("workdir")
     if unknown_words:
-        raise UserError(_describe_unknown_flag(command, unknown_words, values))
+        raise UserError(_describe_unknown_flag(command, unknown_words, config_file, workdir))
     _refuse_repeated_flags(command, words)
-    flag_values = vars(values)
     for flag in command.flags:
         # Numbers that no array holds, and infinite ones.
-        if flag.value_type in (int, float) and flag_values[flag.name] is not None:
+        if flag.value_type in (int, float) and flag.name in flag_values:
             limits = () if flag.range is None else (flag.range,)
             convert_value(flag.value_type, flag_values[flag.name], f"--{flag.name}", limits)
-    config_file = flag_values.pop("config", None) or ""
-    arguments = Arguments(
-        **flag_values, argv=_join_flag_values(command, words), config_overrides=tuple(config_overrides)
-    )
-    arguments.config_file = config_file
-    if getattr(arguments, "data_dir", None) is not None and DATA_DIR_KEY in arguments.overrides:
-        raise UserError(f"--data_dir={arguments.data_dir} sets config.{DATA_DIR_KEY} too: leave one of them out")
-    recorded = recorded_config(arguments.workdir) if command.resumes and not config_file else None
-    waived = {name for flag in command.flags if getattr(arguments, flag.name) for name in flag.makes_optional}
-    for flag in _all_flags(command):
-        if flag is _CONFIG:
-            missing = not config_file and recorded is None
-        else:
-            missing = getattr(arguments, flag.name) in (None, "")
-        if flag is _CONFIG and missing and command.resumes and arguments.workdir and flag.name not in waived:
-            raise UserError(
-                f"--workdir={arguments.workdir} holds no run to resume; to start one there, add --config=FILE: "
-                f"{command.example_call}"
-            )
-        if flag.required and missing and flag.name not in waived:
-            choice = " or ".join(map(_format_flag, [flag, *_alternatives(command, flag)]))
-            raise UserError(f"{command.name} needs {choice} ({flag.help}); for example: {command.example_call}")
-    _check_combinations(command, arguments)
+    if "data_dir" in flag_values and DATA_DIR_KEY in overrides:
+        raise UserError(f"--data_dir={flag_values['data_dir']} sets config.{DATA_DIR_KEY} too: leave one of them out")
+    recorded = recorded_config(workdir) if command.resumes and not config_file else None
+    _refuse_missing_flags(command, flag_values, has_config=bool(config_file) or recorded is not None)
+    argv = _join_flag_values(command, words)
+    _check_combinations(command, flag_values, argv)
+    values = {flag.name: _field_value(flag, flag_values) for flag in command.flags}
     if command.takes_config:
-        arguments.base = load_config(config_file).to_dict() if recorded is None else recorded
-    if recorded is not None:
+        base = load_config(config_file).to_dict() if recorded is None else recorded
+        values |= {"base": base, "config_file": config_file, "config_overrides": config_overrides}
+    arguments = command.arguments(argv=argv, **values)
+    if recorded is not None and isinstance(arguments, TrainingArguments):
         from transformer.runs.trust import check_trusted
 
         trusted_names = arguments.trusted_names or ()
@@ -74,16 +60,43 @@ def parse_arguments(command: Command, words: Sequence[str]) -> Arguments:
     return arguments
 
 
-def _check_combinations(command: Command, arguments: Arguments) -> None:
+def _field_value(flag: Flag, flag_values: Mapping[str, object]) -> object:
+    """Return the value of a flag's field: as given, or the default."""
+    value = flag_values.get(flag.name, flag.default)
+    return tuple(filter(None, value.split(","))) if flag.is_tuple and isinstance(value, str) else value
+
+
+def _refuse_missing_flags(command: Command, flag_values: Mapping[str, object], *, has_config: bool) -> None:
+    """Raise UserError for a required flag that is missing and for which no other one stands."""
+    waived = {name for flag in command.flags if flag_values.get(flag.name) for name in flag.makes_optional}
+    for flag in _all_flags(command):
+        missing = not has_config if flag is _CONFIG else flag_values.get(flag.name, "") == ""
+        if not (flag.required and missing) or flag.name in waived:
+            continue
+        if flag is _CONFIG and command.resumes and flag_values.get("workdir"):
+            raise UserError(
+                f"--workdir={flag_values['workdir']} holds no run to resume; to start one there, add --config=FILE: "
+                f"{command.example_call}"
+            )
+        choice = " or ".join(map(_format_flag, [flag, *_alternatives(command, flag)]))
+        raise UserError(f"{command.name} needs {choice} ({flag.help}); for example: {command.example_call}")
+
+
+def _check_combinations(command: Command, flag_values: Mapping[str, object], argv: Sequence[str]) -> None:
     """Raise UserError for a flag without one that it needs, or with one that it excludes."""
-    given_names = {flag.name for flag in command.flags if getattr(arguments, flag.name) not in (None, flag.default)}
+    # --no_serve, where that is the default, is not given.
+    given_names = {
+        flag.name
+        for flag in command.flags
+        if flag.name in flag_values and not (flag.value_type is bool and flag_values[flag.name] == flag.default)
+    }
     for flag in command.flags:
         if flag.name not in given_names:
             continue
         reason = f", as {flag.because}" if flag.because else ""
         if flag.needs and given_names.isdisjoint(flag.needs):
             needed = _name_any(flag.needs)
-            word = next(word for word in arguments.argv if word.partition("=")[0] == f"--{flag.name}")
+            word = next(word for word in argv if word.partition("=")[0] == f"--{flag.name}")
             raise UserError(f"{word} needs {needed}{reason}: add {needed}, or omit --{flag.name}")
         if excluded := next((name for name in flag.excludes if name in given_names), None):
             raise UserError(f"--{excluded} has no effect on --{flag.name}{reason}: omit one of them")
@@ -192,11 +205,11 @@ def _build_parser(command: Command) -> _Parser:
     )
     group = parser.add_argument_group("flags")
     for flag in _all_flags(command):
-        note = "" if flag.default is None else f" (default: {flag.default})"
+        note = "" if flag.default in (None, ()) else f" (default: {flag.default})"
         condition = f"with {_name_any(flag.needs)}, " if flag.needs else ""
         settings: dict[str, Any] = {
             "dest": flag.name,
-            "default": flag.default,
+            "default": argparse.SUPPRESS,
             "help": (condition + flag.help + note).replace("%", "%%"),
         }
         if flag.value_type is bool:
@@ -233,7 +246,9 @@ def _format_flag(flag: Flag) -> str:
     return f"--{flag.name}" if flag.value_type is bool else f"--{flag.name}={_metavar(flag)}"
 
 
-def _describe_unknown_flag(command: Command, unknown_words: Sequence[str], flag_values: argparse.Namespace) -> str:
+def _describe_unknown_flag(
+    command: Command, unknown_words: Sequence[str], config_file: str, workdir: str | None
+) -> str:
     """Return the message for the first word that the parser did not know."""
     flags = [f"--{flag.name}" for flag in _all_flags(command)] + ["--help"]
     word = unknown_words[0]
@@ -243,7 +258,7 @@ def _describe_unknown_flag(command: Command, unknown_words: Sequence[str], flag_
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
     if command.takes_config and not close_matches(name, flags, cutoff=0.8):
-        for config_key in _config_keys(flag_values.config, flag_values.workdir if command.resumes else None):
+        for config_key in _config_keys(config_file, workdir if command.resumes else None):
             if name.lstrip("-") in (config_key, config_key.rpartition(".")[2]):
                 # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in unknown_words[1:] if word[0] != "-"), "VALUE")
@@ -251,7 +266,7 @@ def _describe_unknown_flag(command: Command, unknown_words: Sequence[str], flag_
     return f"unknown flag {name}: {suggest_nearest(name, flags)}"
 
 
-def _config_keys(config_file: str | None, workdir: str | None) -> list[str]:
+def _config_keys(config_file: str, workdir: str | None) -> list[str]:
     """Return the config keys of a file or of a recorded run; none if neither can be read."""
     from transformer.overrides import value_keys
     from transformer.training.config import config_schema

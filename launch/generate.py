@@ -1,35 +1,87 @@
 """Generate text with a trained run."""
 
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import ENSEMBLE, LANGUAGE_MODEL, LANGUAGE_WEIGHT, TRUST, Arguments, Command, Flag
+from launch.command import (
+    Arguments,
+    Command,
+    ensemble_flag,
+    flag,
+    language_model_flag,
+    language_model_weight_flag,
+    trust_flag,
+)
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import SEEDS, UserError
 
-# Each is a field of transformer.tasks.decoding_config.DecodingConfig or, of translation's own, of its config.
-DECODING = (
-    Flag(
-        "max_new_tokens", "the maximum number of new tokens (default: 64; to translate: all positions)", value_type=int
-    ),
-    Flag("num_beams", "the beam size; 1 decodes greedily (default: the config's)", value_type=int),
-    Flag("length_penalty", "the exponent of the length penalty of beam search", value_type=float),
-    Flag("coverage_penalty", "the weight of the coverage penalty of beam search", value_type=float),
-    Flag("replace_unknown", "replace unknown words of a translation: none, copy or dictionary"),
-    Flag("unknown_dictionary", 'the .tsv file of --replace_unknown=dictionary, with "source<TAB>target" in each line'),
-    Flag("temperature", "sample from softmax(logits / temperature)", value_type=float),
-    Flag("top_k", "sample among the k most probable tokens", value_type=int),
-    Flag("top_p", "sample among the most probable tokens with this total probability", value_type=float),
-    Flag("min_p", "sample among the tokens of at least this part of the greatest probability", value_type=float),
-    Flag("typical_p", "sample among the tokens nearest to the expected information", value_type=float),
-    Flag("num_samples", "the number of samples for each text", value_type=int),
-    Flag("repetition_penalty", "above 1: make tokens that have occurred less probable", value_type=float),
-    Flag("no_repeat_ngram_size", "no sequence of so many tokens occurs twice", value_type=int),
-    Flag("min_new_tokens", "the least number of new tokens", value_type=int),
-    Flag("seed", "the random seed of the samples", value_type=int, range=SEEDS),
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerateArguments(Arguments):
+    """The arguments of `generate`."""
+
+    workdir: str = flag("the run directory", required=True)
+    text: str | None = flag("the text (default: every line of standard input)")
+    prompt_file: str | None = flag(
+        "a file that holds one text, such as a few-shot prompt", excludes=("text",), because="it holds the text"
+    )
+    target_language: str | None = flag("the target language, if the run has learned several")
+    step: int | None = flag("the step of the checkpoint (default: the latest)")
+    max_new_tokens: int | None = flag("the maximum number of new tokens (default: 64; to translate: all positions)")
+    num_beams: int | None = flag("the beam size; 1 decodes greedily (default: the config's)")
+    length_penalty: float | None = flag("the exponent of the length penalty of beam search")
+    coverage_penalty: float | None = flag("the weight of the coverage penalty of beam search")
+    replace_unknown: str | None = flag("replace unknown words of a translation: none, copy or dictionary")
+    unknown_dictionary: str | None = flag(
+        'the .tsv file of --replace_unknown=dictionary, with "source<TAB>target" in each line'
+    )
+    temperature: float | None = flag("sample from softmax(logits / temperature)")
+    top_k: int | None = flag("sample among the k most probable tokens")
+    top_p: float | None = flag("sample among the most probable tokens with this total probability")
+    min_p: float | None = flag("sample among the tokens of at least this part of the greatest probability")
+    typical_p: float | None = flag("sample among the tokens nearest to the expected information")
+    num_samples: int | None = flag("the number of samples for each text")
+    repetition_penalty: float | None = flag("above 1: make tokens that have occurred less probable")
+    no_repeat_ngram_size: int | None = flag("no sequence of so many tokens occurs twice")
+    min_new_tokens: int | None = flag("the least number of new tokens")
+    seed: int | None = flag("the random seed of the samples", range=SEEDS)
+    stop: str | None = flag("stop before this text")
+    score_words: str | None = flag("words, separated by commas: print the probability of each at every masked position")
+    ensemble: tuple[str, ...] = ensemble_flag()
+    language_model: str | None = language_model_flag()
+    language_model_weight: float = language_model_weight_flag()
+    trust: tuple[str, ...] = trust_flag()
+    data_dir: str | None = flag("the folder of the data, if it has moved")
+    maps: bool = flag("write the page of maps to WORKDIR/generated/", True)
+
+    @property
+    def decoding(self) -> Mapping[str, object]:
+        """The given options of decoding: fields of `DecodingConfig` or, of translation's own, of its config."""
+        options = {
+            "max_new_tokens": self.max_new_tokens,
+            "num_beams": self.num_beams,
+            "length_penalty": self.length_penalty,
+            "coverage_penalty": self.coverage_penalty,
+            "replace_unknown": self.replace_unknown,
+            "unknown_dictionary": self.unknown_dictionary,
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "typical_p": self.typical_p,
+            "num_samples": self.num_samples,
+            "repetition_penalty": self.repetition_penalty,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "min_new_tokens": self.min_new_tokens,
+            "seed": self.seed,
+            "stop_sequences": (self.stop,) if self.stop else None,
+            "score_words": tuple(self.score_words.split(",")) if self.score_words else None,
+        }
+        return {name: value for name, value in options.items() if value is not None}
+
 
 COMMAND = Command(
     name="generate",
@@ -38,32 +90,12 @@ COMMAND = Command(
         "that shows what every head attends to."
     ),
     example="--workdir=runs/demo --target_language=de --text='half past four in the afternoon'",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag("text", "the text (default: every line of standard input)"),
-        Flag(
-            "prompt_file",
-            "a file that holds one text, such as a few-shot prompt",
-            excludes=("text",),
-            because="it holds the text",
-        ),
-        Flag("target_language", "the target language, if the run has learned several"),
-        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int),
-        *DECODING,
-        Flag("stop", "stop before this text"),
-        Flag("score_words", "words, separated by commas: print the probability of each at every masked position"),
-        ENSEMBLE,
-        LANGUAGE_MODEL,
-        LANGUAGE_WEIGHT,
-        TRUST,
-        Flag("data_dir", "the folder of the data, if it has moved"),
-        Flag("maps", "write the page of maps to WORKDIR/generated/", default=True, value_type=bool),
-    ),
+    arguments=GenerateArguments,
     before_jax=enable_compilation_cache,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: GenerateArguments) -> None:
     """Print the answers and the path of the page."""
     texts = read_texts(arguments)
     from transformer.maps.report.page import render_single_text, write_page
@@ -77,12 +109,11 @@ def main(arguments: Arguments) -> None:
 
     workdir = parse_path(arguments.workdir)
     changes = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
-    decoding = {flag.name: getattr(arguments, flag.name) for flag in DECODING}
-    decoding["stop_sequences"] = (arguments.stop,) if arguments.stop else None
-    decoding["score_words"] = tuple(arguments.score_words.split(",")) if arguments.score_words else None
-    runs: list[str | Path] = [workdir, *arguments.ensembled]
-    loaded = load_ensemble(runs, arguments.step, changes, arguments.trusted)
-    experiment, components, state = add_shallow_fusion(loaded, *arguments.language_model_and_weight, arguments.trusted)
+    runs: list[str | Path] = [workdir, *arguments.ensemble]
+    loaded = load_ensemble(runs, arguments.step, changes, arguments.trust)
+    experiment, components, state = add_shallow_fusion(
+        loaded, arguments.language_model, arguments.language_model_weight, arguments.trust
+    )
     view = evaluation_view(components.model, state, experiment.eval_parameters)
     # An empty line has no answer; a text that was given as one has what the task makes of it.
     by_line = arguments.text is None and arguments.prompt_file is None
@@ -90,11 +121,7 @@ def main(arguments: Arguments) -> None:
     if not prompts:
         print("\n" * len(texts), end="")
         return
-    request = PredictionRequest(
-        prompts,
-        arguments.target_language,
-        {name: value for name, value in decoding.items() if value is not None},
-    )
+    request = PredictionRequest(prompts, arguments.target_language, arguments.decoding)
     answers = components.task.predict(view, request)
     print_as_utf8()
     for line in arrange_answers_by_line(texts, answers.lines) if by_line else answers.lines:
@@ -134,7 +161,7 @@ def print_as_utf8() -> None:
         reconfigure(encoding="utf-8")
 
 
-def read_texts(arguments: Arguments) -> list[str]:
+def read_texts(arguments: GenerateArguments) -> list[str]:
     """Return the text, the text of a file without its final newline, or the lines of standard input.
 
     Raises:

@@ -1,15 +1,47 @@
 """Write the page of a run's attention maps, or serve it to a browser during training."""
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import Arguments, Command, flag, trust_flag
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
 
 UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapsArguments(Arguments):
+    """The arguments of `maps`."""
+
+    workdir: str | None = flag("the run directory", required=True)
+    from_pretrained: str | None = flag(
+        "instead of a run, a folder with config.json, model.safetensors and a tokenizer",
+        makes_optional=("workdir",),
+        needs=("text",),
+        excludes=("workdir",),
+        because="it is read instead of a run, and a published model has no maps of its own",
+    )
+    text: str | None = flag(
+        "a text: the page shows what every head attends to in it",
+        excludes=("compare_to", "serve", "port", "data_dir"),
+    )
+    target_text: str | None = flag("the target of an encoder-decoder (default: what it generates)", needs=("text",))
+    target_language: str | None = flag("the target language, if the run has learned several", needs=("text",))
+    output: str | None = flag("the file to write (default: a new one in WORKDIR/looks, or here)", needs=("text",))
+    step: int | None = flag("the step of the checkpoint (default: the latest)", needs=("text",))
+    query_key_vectors: bool = flag("also show the queries and keys of each logit", False, needs=("text",))
+    compare_to: str | None = flag("another run directory with the same probe examples, to compare with")
+    max_page_size: str = flag("the maximum size of the page: 25MB, 500kB, 1GB; a bare number is megabytes", "25MB")
+    serve: bool = flag("serve the page to a browser and update it during training", False)
+    port: int | None = flag("the port; 0 takes a free one (default: 8765)", needs=("serve",))
+    trust: tuple[str, ...] = trust_flag()
+    data_dir: str | None = flag("the folder of the data, if it has moved and the run stores no maps")
+
+
 COMMAND = Command(
     name="maps",
     description=(
@@ -19,49 +51,18 @@ COMMAND = Command(
         "or, with --from_pretrained, by a published model."
     ),
     example="--workdir=runs/demo --max_page_size=25MB",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag(
-            "from_pretrained",
-            "instead of a run, a folder with config.json, model.safetensors and a tokenizer",
-            makes_optional=("workdir",),
-            needs=("text",),
-            excludes=("workdir",),
-            because="it is read instead of a run, and a published model has no maps of its own",
-        ),
-        Flag(
-            "text",
-            "a text: the page shows what every head attends to in it",
-            excludes=("compare_to", "serve", "port", "data_dir"),
-        ),
-        Flag("target_text", "the target of an encoder-decoder (default: what it generates)", needs=("text",)),
-        Flag("target_language", "the target language, if the run has learned several", needs=("text",)),
-        Flag("output", "the file to write (default: a new one in WORKDIR/looks, or here)", needs=("text",)),
-        Flag("step", "the step of the checkpoint (default: the latest)", value_type=int, needs=("text",)),
-        Flag(
-            "query_key_vectors",
-            "also show the queries and keys of each logit",
-            value_type=bool,
-            default=False,
-            needs=("text",),
-        ),
-        Flag("compare_to", "another run directory with the same probe examples, to compare with"),
-        Flag("max_page_size", "the maximum size of the page: 25MB, 500kB, 1GB; a bare number is megabytes", "25MB"),
-        Flag("serve", "serve the page to a browser and update it during training", value_type=bool, default=False),
-        Flag("port", "the port; 0 takes a free one (default: 8765)", value_type=int, needs=("serve",)),
-        TRUST,
-        Flag("data_dir", "the folder of the data, if it has moved and the run stores no maps"),
-    ),
+    arguments=MapsArguments,
     before_jax=enable_compilation_cache,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: MapsArguments) -> None:
     """Write the page and print its path, or serve it."""
     budget = parse_size(arguments.max_page_size)
     if arguments.text is not None:
-        _write_text_page(arguments, budget)
+        _write_text_page(arguments, arguments.text, budget)
         return
+    assert arguments.workdir is not None  # --from_pretrained needs --text
     from transformer.maps.report import report_server
     from transformer.maps.report.page import render, write_report
     from transformer.runs.run_directory import RunDirectory
@@ -80,30 +81,32 @@ def main(arguments: Arguments) -> None:
     if other_run is None and not run.maps_dir.exists() and run.checkpoints_dir.exists():
         from transformer.interpret.show import write_checkpoint_report
 
-        page = write_checkpoint_report(run, budget, arguments.data_dir, arguments.trusted)
+        page = write_checkpoint_report(run, budget, arguments.data_dir, arguments.trust)
     else:
         page = write_report(directory, budget, compare_to=other_run)
     print(f"Open this page in a browser: {page.resolve()}")
 
 
-def _write_text_page(arguments: Arguments, budget: int) -> None:
+def _write_text_page(arguments: MapsArguments, text: str, budget: int) -> None:
     """Write the page of one text."""
     from transformer.interpret.load import load
     from transformer.storage.paths import parse_path
 
     source = arguments.from_pretrained or arguments.workdir
+    assert source is not None  # one of them is required
     folder = Path.cwd() if arguments.workdir is None else parse_path(source) / "looks"
-    model = load(source, step=arguments.step, trust=arguments.trusted)
+    model = load(source, step=arguments.step, trust=arguments.trust)
     for note in model.notes:
         print(note, file=sys.stderr)
     page = _choose_page_path(folder, model.name) if arguments.output is None else parse_path(arguments.output)
-    options = {
-        "language": arguments.target_language,
-        "page": page,
-        "budget": budget,
-        "query_key_vectors": arguments.query_key_vectors,
-    }
-    model.show_attention(arguments.text, arguments.target_text, **options)
+    model.show_attention(
+        text,
+        arguments.target_text,
+        language=arguments.target_language,
+        page=page,
+        budget=budget,
+        query_key_vectors=arguments.query_key_vectors,
+    )
 
 
 def _choose_page_path(folder: Path, name: str) -> Path:

@@ -4,17 +4,54 @@ import dataclasses
 import json
 import sys
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import TRUST, Arguments, Command, Flag
+from launch.command import Arguments, Command, flag, trust_flag
 from transformer.config import UserError, lookup_by_name
 
 if TYPE_CHECKING:
     from transformer.training.run_loading import TrainedModelSize
 
 COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSizesArguments(Arguments):
+    """The arguments of `model_sizes`."""
+
+    name: str | None = flag("list this model only (default: all)")
+    workdir: str | None = flag(
+        "a run directory: print the sizes of that run",
+        excludes=("name", *COST_FLAGS, "published_trainings"),
+        because="it prints a run, and no published model",
+    )
+    trust: tuple[str, ...] = trust_flag(needs=("workdir",), because="it is about the code of a run")
+    training_tokens: float | None = flag("estimate the cost for this many tokens (default: as published)")
+    flops_per_second: float | None = flag("FLOPs per second that one device sustains, to estimate device-days")
+    dollars_per_device_hour: float | None = flag(
+        "dollars per device-hour (default with --published_trainings: 1)",
+        needs=("flops_per_second", "published_trainings"),
+    )
+    published_trainings: bool = flag(
+        "list published training runs, with BLEU: devices x hours x FLOP/s, and the published FLOPs",
+        False,
+        excludes=("name", "training_tokens", "flops_per_second"),
+        because="it lists what was published, and estimates nothing",
+    )
+    json: bool = flag("print JSON: a list of sizes, or the object of a run", False)
+
+    @property
+    def costs(self) -> Mapping[str, float | None]:
+        """The values of the flags of costs, by name."""
+        return {
+            "training_tokens": self.training_tokens,
+            "flops_per_second": self.flops_per_second,
+            "dollars_per_device_hour": self.dollars_per_device_hour,
+        }
+
+
 COMMAND = Command(
     name="model_sizes",
     description=(
@@ -24,35 +61,7 @@ COMMAND = Command(
         "training each would cost; with --published_trainings what published trainings did cost."
     ),
     example="--name=gpt2-xl",
-    flags=(
-        Flag("name", "list this model only (default: all)"),
-        Flag(
-            "workdir",
-            "a run directory: print the sizes of that run",
-            excludes=("name", *COST_FLAGS, "published_trainings"),
-            because="it prints a run, and no published model",
-        ),
-        dataclasses.replace(TRUST, needs=("workdir",), because="it is about the code of a run"),
-        Flag("training_tokens", "estimate the cost for this many tokens (default: as published)", value_type=float),
-        Flag(
-            "flops_per_second", "FLOPs per second that one device sustains, to estimate device-days", value_type=float
-        ),
-        Flag(
-            "dollars_per_device_hour",
-            "dollars per device-hour (default with --published_trainings: 1)",
-            value_type=float,
-            needs=("flops_per_second", "published_trainings"),
-        ),
-        Flag(
-            "published_trainings",
-            "list published training runs, with BLEU: devices x hours x FLOP/s, and the published FLOPs",
-            default=False,
-            value_type=bool,
-            excludes=("name", "training_tokens", "flops_per_second"),
-            because="it lists what was published, and estimates nothing",
-        ),
-        Flag("json", "print JSON: a list of sizes, or the object of a run", default=False, value_type=bool),
-    ),
+    arguments=ModelSizesArguments,
 )
 COLUMNS = (
     "name",
@@ -75,16 +84,15 @@ FLOPS_NOTE = (
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: ModelSizesArguments) -> None:
     """Count and print the sizes or costs."""
-    for name in COST_FLAGS:
-        value = getattr(arguments, name)
+    for name, value in arguments.costs.items():
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name}={value} must be above 0 and finite")
     if arguments.workdir is not None:
         from transformer.training.run_loading import measure_trained_model_size
 
-        trained = measure_trained_model_size(arguments.workdir, arguments.trusted)
+        trained = measure_trained_model_size(arguments.workdir, arguments.trust)
         print(json.dumps(run_size_entry(trained), indent=2) if arguments.json else format_run_sizes(trained))
         return
     if arguments.published_trainings:
@@ -98,7 +106,7 @@ def main(arguments: Arguments) -> None:
     if arguments.name is not None:
         lookup_by_name(arguments.name, published_sizes(), "--name")
     entries = [size_entry(name) for name in ([arguments.name] if arguments.name is not None else published_sizes())]
-    if any(getattr(arguments, name) is not None for name in COST_FLAGS):
+    if any(value is not None for value in arguments.costs.values()):
         costs = [
             training_cost_entry(
                 cost_entry, arguments.training_tokens, arguments.flops_per_second, arguments.dollars_per_device_hour

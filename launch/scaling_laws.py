@@ -1,12 +1,13 @@
 """Fit scaling laws: how the loss falls with parameters, tokens and FLOPs."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, flag
 from transformer.config import SEEDS, UserError
 
 if TYPE_CHECKING:
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from transformer.studies.scaling_laws import ScalingFit, ScalingRun
 
 FILE = "scaling.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScalingLawsArguments(Arguments):
+    """The arguments of `scaling_laws`."""
+
+    workdir: str | None = flag("the directory of a sweep or an ablation", required=True)
+    runs: str | None = flag(
+        "run directories instead, separated by commas", makes_optional=("workdir",), excludes=("workdir",)
+    )
+    metric: str = flag("the loss to fit, as SPLIT/NAME", "validation/loss")
+    bootstrap_samples: int = flag("the number of bootstrap samples", 200)
+    seed: int = flag("the random seed of the bootstrap", 0, range=SEEDS)
+    output: str | None = flag(f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)")
+
 
 COMMAND = Command(
     name="scaling_laws",
@@ -25,23 +41,11 @@ COMMAND = Command(
         "table and written as JSON."
     ),
     example="--workdir=runs/sizes",
-    flags=(
-        Flag("workdir", "the directory of a sweep or an ablation", required=True),
-        Flag(
-            "runs",
-            "run directories instead, separated by commas",
-            makes_optional=("workdir",),
-            excludes=("workdir",),
-        ),
-        Flag("metric", "the loss to fit, as SPLIT/NAME", default="validation/loss"),
-        Flag("bootstrap_samples", "the number of bootstrap samples", default=200, value_type=int),
-        Flag("seed", "the random seed of the bootstrap", default=0, value_type=int, range=SEEDS),
-        Flag("output", f"the JSON file to write (default: WORKDIR/{FILE}; with --runs none)"),
-    ),
+    arguments=ScalingLawsArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: ScalingLawsArguments) -> None:
     """Fit, print and write the scaling laws."""
     if arguments.bootstrap_samples < 0 or arguments.seed < 0:
         raise UserError(
@@ -70,7 +74,7 @@ def main(arguments: Arguments) -> None:
         print(f"written: {path}")
 
 
-def _output_path(arguments: Arguments) -> Path | None:
+def _output_path(arguments: ScalingLawsArguments) -> Path | None:
     from transformer.storage.paths import parse_path
 
     if arguments.output is not None:

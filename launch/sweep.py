@@ -1,10 +1,11 @@
 """Run a hyperparameter sweep, or resume one that was stopped."""
 
+import dataclasses
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, VMAP, Arguments, Command, Flag
+from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag, vmap_flag
 from launch.config_files import load_function
 from launch.platform import exit_process
 from launch.retrain_command import retrain_command
@@ -21,7 +22,31 @@ if TYPE_CHECKING:
     from transformer.studies.sweeps.trials import Trial
 
 
-def _become_worker(arguments: Arguments) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepArguments(TrainingArguments):
+    """The arguments of `sweep`."""
+
+    workdir: str = flag("the sweep's directory", required=True)
+    num_workers: int | None = flag("processes on this machine (default: 1)")
+    num_trials: int | None = flag("the total number of trials (default: every point of a finite space)")
+    search_algorithm: str | None = flag("grid, random, tpe, gp or hyperband (default: grid if the space is finite)")
+    metric: str = flag("the objective, as SPLIT/NAME", "validation/loss")
+    direction: Literal["minimize", "maximize"] = flag("the direction of the objective", "minimize")
+    seed: int | None = flag("the random seed of the search algorithm (default: 0)", range=SEEDS)
+    trackers: str | None = trackers_flag()
+    trust: tuple[str, ...] = trust_flag()
+    data_dir: str | None = flag("the folder of the data on this machine, for data sets that are not generated")
+    vmap: int | None = vmap_flag()
+    retry_failed: bool = flag("run failed trials again", False)
+    worker: bool = flag(
+        "be one worker, in this process",
+        False,
+        excludes=("num_workers",),
+        because="--worker is one worker itself, of which you can start any number",
+    )
+
+
+def _become_worker(arguments: SweepArguments) -> None:
     """Prepare a worker process before reading the config imports jax."""
     if arguments.worker:
         become_worker()
@@ -36,34 +61,12 @@ COMMAND = Command(
         "Slurm or Kubernetes can start any number of them on a shared disk."
     ),
     example="--config=experiments/translation/configs/demo_learning_rate_sweep.py --workdir=runs/sweep --num_workers=2",
-    flags=(
-        Flag("workdir", "the sweep's directory", required=True),
-        Flag("num_workers", "processes on this machine (default: 1)", value_type=int),
-        Flag("num_trials", "the total number of trials (default: every point of a finite space)", value_type=int),
-        Flag("search_algorithm", "grid, random, tpe, gp or hyperband (default: grid if the space is finite)"),
-        Flag("metric", "the objective, as SPLIT/NAME", default="validation/loss"),
-        Flag("direction", "the direction of the objective", choices=("minimize", "maximize"), default="minimize"),
-        Flag("seed", "the random seed of the search algorithm (default: 0)", value_type=int, range=SEEDS),
-        TRACKERS,
-        TRUST,
-        Flag("data_dir", "the folder of the data on this machine, for data sets that are not generated"),
-        VMAP,
-        Flag("retry_failed", "run failed trials again", default=False, value_type=bool),
-        Flag(
-            "worker",
-            "be one worker, in this process",
-            default=False,
-            value_type=bool,
-            excludes=("num_workers",),
-            because="--worker is one worker itself, of which you can start any number",
-        ),
-    ),
-    takes_config=True,
+    arguments=SweepArguments,
     before_jax=_become_worker,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: SweepArguments) -> None:
     """Check everything, then work or start workers, and print the results."""
     workers = 1 if arguments.num_workers is None else arguments.num_workers
     if not arguments.worker:
@@ -118,7 +121,7 @@ def main(arguments: Arguments) -> None:
         print(f"all trials: {page.path} and {table}")
 
 
-def _build_page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
+def _build_page(arguments: SweepArguments, sweep: "_Sweep", metric: "MetricName") -> "SweepPage":
     from transformer.studies.sweeps.page import SweepPage
     from transformer.studies.sweeps.sweep_page_data import SweepInfo
 
@@ -130,7 +133,7 @@ def _build_page(arguments: Arguments, sweep: "_Sweep", metric: "MetricName") -> 
     )
 
 
-def _format_retrain_command(arguments: Arguments, trial_store: "TrialStore", trial: "Trial") -> str:
+def _format_retrain_command(arguments: SweepArguments, trial_store: "TrialStore", trial: "Trial") -> str:
     """Return the command that trains a trial again."""
     return retrain_command(
         arguments.config_file,
@@ -151,7 +154,7 @@ class _Sweep(NamedTuple):
     trusted_names: frozenset[str]
 
 
-def _open_sweep(arguments: Arguments) -> _Sweep:
+def _open_sweep(arguments: SweepArguments) -> _Sweep:
     """Open the sweep that the flags describe, and plan its trials as far as possible.
 
     Raises:
@@ -196,9 +199,7 @@ def _open_sweep(arguments: Arguments) -> _Sweep:
             print(f"the space holds {len(trials)} different trials, fewer than --num_trials={total}: all are tried")
         total = len(trials)
     trial_store = TrialStore.open(parse_path(arguments.workdir), facts)
-    trusted_names = frozenset(arguments.trusted).union(
-        *map(named_resources, (base, *(trial.config for trial in trials)))
-    )
+    trusted_names = frozenset(arguments.trust).union(*map(named_resources, (base, *(trial.config for trial in trials))))
     for trial in trial_store.trials():
         check_recorded_trial(trial, trusted_names)
     if arguments.retry_failed:
@@ -215,7 +216,7 @@ def _open_sweep(arguments: Arguments) -> _Sweep:
     return _Sweep(trial_store, total, search_algorithm, trusted_names)
 
 
-def _load_search_space(arguments: Arguments) -> "SearchSpace":
+def _load_search_space(arguments: SweepArguments) -> "SearchSpace":
     from transformer.studies.sweeps.search_space import SearchSpace, SearchSpaceBuilder
 
     name = arguments.config_file
@@ -234,7 +235,7 @@ def _load_search_space(arguments: Arguments) -> "SearchSpace":
     return space
 
 
-def _check_flags(arguments: Arguments, engine: str) -> None:
+def _check_flags(arguments: SweepArguments, engine: str) -> None:
     """Raise UserError for a flag that has no effect with this engine, and for a missing package."""
     from transformer.studies.sweeps.optuna_search import check_installed, hyperband_resources
     from transformer.studies.sweeps.search_algorithm import PLANNED_AHEAD

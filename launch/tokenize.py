@@ -1,10 +1,22 @@
 """Tokenize the text of a language model into token shards, once for all runs."""
 
+import dataclasses
 import sys
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Command, ConfigArguments, flag
 from transformer.config import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizeArguments(ConfigArguments):
+    """The arguments of `tokenize`."""
+
+    workdir: str | None = flag(
+        "a run directory whose tokenizer is used (default: one is trained on a sample of the text)"
+    )
+    verify: bool = flag("compare the shards with their checksums", False)
+
 
 COMMAND = Command(
     name="tokenize",
@@ -16,15 +28,11 @@ COMMAND = Command(
         "--config=experiments/pods/configs/gpt2.py --config.task.dataset='text/*.jsonl' "
         "--config.task.shards_dir=shards --config.task.num_tokenizing_processes=8"
     ),
-    flags=(
-        Flag("workdir", "a run directory whose tokenizer is used (default: one is trained on a sample of the text)"),
-        Flag("verify", "compare the shards with their checksums", default=False, value_type=bool),
-    ),
-    takes_config=True,
+    arguments=TokenizeArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: TokenizeArguments) -> None:
     """Tokenize what is not tokenized yet, and print the folders of the token shards."""
     from transformer.data.tokenizers.tokenizer import has_tokenizer
     from transformer.storage.paths import parse_path

@@ -1,5 +1,6 @@
 """Train a model, or resume a run that was stopped."""
 
+import dataclasses
 import math
 import os
 import shlex
@@ -8,14 +9,46 @@ from pathlib import Path
 from typing import Any
 
 from launch.cli import run
-from launch.command import TRACKERS, TRUST, Arguments, Command, Flag
+from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag
 from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
 
 
-def _prepare_process(arguments: Arguments) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainArguments(TrainingArguments):
+    """The arguments of `train`."""
+
+    workdir: str | None = flag("the run directory", required=True)
+    data_dir: str | None = flag("the folder of the data, for data sets that are not generated")
+    trust: tuple[str, ...] = trust_flag()
+    show_config: bool = flag(
+        "print every config key with its value, without training", False, makes_optional=("workdir",)
+    )
+    check: bool = flag(
+        "check the config, the data, the directory and, for config.topology, mesh and memory, without training", False
+    )
+    trackers: str | None = trackers_flag()
+    serve: bool = flag("serve the run's page to a browser on this machine during training", False)
+    profile: bool = flag("write a profiler trace of steps 10 to 14 to WORKDIR/profile", False)
+    coordinator_address: str | None = flag("HOST:PORT of process 0, when training on several processes")
+    num_processes: int | None = flag("the number of processes; 1 trains on this process alone")
+    process_id: int | None = flag("the index of this process, from 0")
+    heartbeat_timeout: int = flag("seconds without a heartbeat before a process counts as lost", 60)
+    watchdog_timeout: float | None = flag(
+        "seconds without progress before the process is ended; 0: never (default: from the step time)"
+    )
+    grace_seconds: float | None = flag(
+        "seconds from a stop signal until the process is killed; the run says if a step and a save take longer"
+    )
+    rollback_to_step: int | None = flag(
+        "restore the checkpoint of this step first (default: the latest); 0 restarts from the beginning"
+    )
+    skip_batches: int | None = flag("skip this many batches after the restored step")
+
+
+def _prepare_process(arguments: TrainArguments) -> None:
     """Enable the compilation cache; to check a run for a topology, make as many CPU devices as it has."""
     topology = arguments.config_topology
     if not arguments.check or not topology:
@@ -36,61 +69,13 @@ COMMAND = Command(
         "JAX_NUM_PROCESSES and JAX_PROCESS_ID."
     ),
     example="--config=experiments/demo.py --workdir=runs/demo",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag("data_dir", "the folder of the data, for data sets that are not generated"),
-        TRUST,
-        Flag(
-            "show_config",
-            "print every config key with its value, without training",
-            default=False,
-            value_type=bool,
-            makes_optional=("workdir",),
-        ),
-        Flag(
-            "check",
-            "check the config, the data, the directory and, for config.topology, mesh and memory, without training",
-            default=False,
-            value_type=bool,
-        ),
-        TRACKERS,
-        Flag(
-            "serve", "serve the run's page to a browser on this machine during training", default=False, value_type=bool
-        ),
-        Flag("profile", "write a profiler trace of steps 10 to 14 to WORKDIR/profile", default=False, value_type=bool),
-        Flag("coordinator_address", "HOST:PORT of process 0, when training on several processes"),
-        Flag("num_processes", "the number of processes; 1 trains on this process alone", value_type=int),
-        Flag("process_id", "the index of this process, from 0", value_type=int),
-        Flag(
-            "heartbeat_timeout",
-            "seconds without a heartbeat before a process counts as lost",
-            default=60,
-            value_type=int,
-        ),
-        Flag(
-            "watchdog_timeout",
-            "seconds without progress before the process is ended; 0: never (default: from the step time)",
-            value_type=float,
-        ),
-        Flag(
-            "grace_seconds",
-            "seconds from a stop signal until the process is killed; the run says if a step and a save take longer",
-            value_type=float,
-        ),
-        Flag(
-            "rollback_to_step",
-            "restore the checkpoint of this step first (default: the latest); 0 restarts from the beginning",
-            value_type=int,
-        ),
-        Flag("skip_batches", "skip this many batches after the restored step", value_type=int),
-    ),
-    takes_config=True,
+    arguments=TrainArguments,
     resumes=True,
     before_jax=_prepare_process,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: TrainArguments) -> None:
     """Check the config and train; or print the config."""
     values = arguments.config_with_data_dir()
     if arguments.show_config:
@@ -107,6 +92,7 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"--watchdog_timeout={arguments.watchdog_timeout} must be a number of seconds, or 0 for none")
     if arguments.grace_seconds is not None and not arguments.grace_seconds > 0:
         raise UserError(f"--grace_seconds={arguments.grace_seconds} must be a number of seconds above 0")
+    assert arguments.workdir is not None  # only --show_config goes without
     workdir = parse_path(arguments.workdir)
     if arguments.check:
         print(_check(values, workdir, arguments.trusted_names))

@@ -1,13 +1,30 @@
 """Run a benchmark: our programs and their PyTorch peers, in alternation, each in a new process."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag, with_data_dir
+from launch.command import Arguments, Command, flag, with_data_dir
 from launch.config_files import load_config
 
 RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkArguments(Arguments):
+    """The arguments of `run`."""
+
+    name: str = flag("the benchmark", required=True)
+    rounds: int = flag("the number of rounds", 5)
+    peer_python: str | None = flag(
+        "the Python of an environment with the peers' libraries (default: skip those programs)"
+    )
+    experiment: str = flag("the config file of first_step, loop, capture and maps", "experiments/demo.py")
+    data_dir: str | None = flag("the folder of the experiment's data, if it is not generated")
+    record: bool = flag("also write the result as JSON to experiments/benchmarks/results", False)
+
+
 COMMAND = Command(
     name="run",
     package="experiments.benchmarks",
@@ -16,20 +33,11 @@ COMMAND = Command(
         "the median times and the ratios of times within a round. docs/guides/performance.md lists the benchmarks."
     ),
     example="--name=decoder_10m --peer_python=../peers/bin/python",
-    flags=(
-        Flag("name", "the benchmark", required=True),
-        Flag("rounds", "the number of rounds", default=5, value_type=int),
-        Flag("peer_python", "the Python of an environment with the peers' libraries (default: skip those programs)"),
-        Flag("experiment", "the config file of first_step, loop, capture and maps", default="experiments/demo.py"),
-        Flag("data_dir", "the folder of the experiment's data, if it is not generated"),
-        Flag(
-            "record", "also write the result as JSON to experiments/benchmarks/results", default=False, value_type=bool
-        ),
-    ),
+    arguments=BenchmarkArguments,
 )
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Run the benchmark and print its table."""
     from experiments.benchmarks.alternating_runs import run_alternating
     from experiments.benchmarks.catalog import BENCHMARKS, EXPERIMENT_BENCHMARKS

@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, flag
 from launch.compile import format_mesh
 from launch.config_files import config_files_under, load_config
 from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
 from transformer.system.command_invocation import subprocess_command
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileExperimentsArguments(Arguments):
+    """The arguments of `compile_experiments`."""
+
+    results_file: str = flag("the JSON file of results", "experiments/pods/results/pods.json")
+    filter: str | None = flag("compile only the configs whose name contains this; the other results stay")
+
 
 COMMAND = Command(
     name="compile_experiments",
@@ -25,10 +34,7 @@ COMMAND = Command(
         "previous results are printed. Exit code 1 if a step does not fit or cannot be compiled."
     ),
     example="--filter=gpt2",
-    flags=(
-        Flag("results_file", "the JSON file of results", default="experiments/pods/results/pods.json"),
-        Flag("filter", "compile only the configs whose name contains this; the other results stay"),
-    ),
+    arguments=CompileExperimentsArguments,
 )
 CHECKOUT = Path(__file__).resolve().parents[2]
 GB = 1e9
@@ -100,7 +106,7 @@ The figures are those of programs compiled for TPUs. `make pods` compiles them a
 COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
 
-def main(arguments: Arguments) -> None:
+def main(arguments: CompileExperimentsArguments) -> None:
     """Compile all configs and record the results; exit with 1 if one does not fit."""
     if arguments.filter == "":
         raise UserError("--filter= is in every name: omit it to compile all configs, which takes hours")

@@ -1,6 +1,7 @@
 """Train with several processes on this machine: a rehearsal of a pod on CPU devices, or one process for each GPU."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -16,12 +17,24 @@ from typing import IO, Any, NamedTuple
 
 from launch import train
 from launch.cli import run
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, flag
 from launch.flag_parsing import parse_arguments
 from launch.platform import NVIDIA_GPUS, has_device, without_chosen_platform
 from transformer.config import UserError
 from transformer.runs.exceptions import EXIT_CODE_RESTARTABLE
 from transformer.system.command_invocation import subprocess_command
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalArguments(Arguments):
+    """The arguments of `clusters.local`, without those of the train command after --."""
+
+    num_processes: int = flag("the number of processes", 2)
+    devices_per_process: int | None = flag("CPU devices of each process (default: 1)")
+    use_gpus: bool = flag("give each process one GPU instead of CPU devices", False)
+    port: int | None = flag("the coordinator's port on 127.0.0.1 (default: any free one)")
+    dry_run: bool = flag("print what would be run, without running it", False)
+
 
 COMMAND = Command(
     name="clusters.local",
@@ -31,13 +44,7 @@ COMMAND = Command(
         "one process fails, all are ended; Ctrl-C and SIGTERM reach all."
     ),
     example="--num_processes=2 --devices_per_process=4 -- --config=experiments/demo.py --workdir=runs/demo",
-    flags=(
-        Flag("num_processes", "the number of processes", value_type=int, default=2),
-        Flag("devices_per_process", "CPU devices of each process (default: 1)", value_type=int),
-        Flag("use_gpus", "give each process one GPU instead of CPU devices", value_type=bool, default=False),
-        Flag("port", "the coordinator's port on 127.0.0.1 (default: any free one)", value_type=int),
-        Flag("dry_run", "print what would be run, without running it", value_type=bool, default=False),
-    ),
+    arguments=LocalArguments,
 )
 # The launcher sets these for each process; the train command's flags after -- must not.
 LAUNCHER_FLAGS = ("coordinator_address", "num_processes", "process_id", "grace_seconds")
@@ -75,7 +82,7 @@ class ProcessSpec(NamedTuple):
     extra_environment: Mapping[str, str]
 
 
-def main(arguments: Arguments, training: TrainCommand) -> None:
+def main(arguments: LocalArguments, training: TrainCommand) -> None:
     """Start the processes and wait for them, or print the calls."""
     processes = plan_processes(arguments, training)
     if arguments.dry_run:
@@ -93,7 +100,7 @@ def main(arguments: Arguments, training: TrainCommand) -> None:
         raise SystemExit(code)
 
 
-def plan_processes(arguments: Arguments, training: TrainCommand) -> list[ProcessSpec]:
+def plan_processes(arguments: LocalArguments, training: TrainCommand) -> list[ProcessSpec]:
     """Plan the processes.
 
     Args:
@@ -108,9 +115,9 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
     """
     count = arguments.num_processes
     devices = 1 if arguments.devices_per_process is None else arguments.devices_per_process
-    for flag, value in (("num_processes", count), ("devices_per_process", devices)):
+    for name, value in (("num_processes", count), ("devices_per_process", devices)):
         if value < 1:
-            raise UserError(f"--{flag}={value} must be at least 1")
+            raise UserError(f"--{name}={value} must be at least 1")
     if arguments.use_gpus and arguments.devices_per_process is not None:
         raise UserError(
             f"--devices_per_process={devices} is for CPU devices, and --use_gpus for GPUs: omit one of them"
@@ -143,7 +150,9 @@ def plan_processes(arguments: Arguments, training: TrainCommand) -> list[Process
 
 
 def run_launcher(
-    command: Command, main: Callable[[Arguments, TrainCommand], None], argv: Sequence[str] | None = None
+    command: Command[LocalArguments],
+    main: Callable[[LocalArguments, TrainCommand], None],
+    argv: Sequence[str] | None = None,
 ) -> int:
     """Parse the launcher's flags before `--` and the train command's after it, call `main`, and return the exit code.
 
@@ -173,7 +182,9 @@ def run_launcher(
     )
 
 
-def parse_train_command(command: Command, words: Sequence[str] | None, environment: Mapping[str, str]) -> TrainCommand:
+def parse_train_command(
+    command: Command[LocalArguments], words: Sequence[str] | None, environment: Mapping[str, str]
+) -> TrainCommand:
     """Parse and check the flags of the train command.
 
     Args:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from launch import ablate, cli, flag_parsing, train
-from launch.command import Command, Flag
 from launch.config_files import load_config
 from launch.retrain_command import retrain_command
 from tests.studies.tiny import BASE, PLAIN
@@ -535,9 +534,7 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     )
     assert words[:4] == ["python", "-m", "launch.train", f"--config={study}"]
     assert words[-2:] == ["--workdir=a b", "--data_dir=d"]
-    config = flag_parsing.parse_arguments(
-        Command("train", "", "", (Flag("workdir", ""), Flag("data_dir", "")), takes_config=True), words[3:]
-    ).config
+    config = flag_parsing.parse_arguments(train.COMMAND, words[3:]).config
     assert make_trial(config, {}).name == trial.name
     # Without the study's own words it would be another run.
     assert make_trial(load_config(str(study)).to_dict(), trial.overrides).name != trial.name

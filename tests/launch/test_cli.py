@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -9,11 +10,12 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
 from launch import cli, flag_parsing, generate, headwise
-from launch.command import Arguments, Command, Flag
+from launch.command import Arguments, Command, ConfigArguments, flag
 from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
 from transformer.config import UserError, flatten_config
 from transformer.training.config import apply_text_overrides, resolve_config
@@ -32,18 +34,22 @@ def get_config():
     })
 """
 SIZED = CONFIG.replace('"family": "encoder_decoder", "width": 64, "encoder_layers": 3', '"size": "transformer-base"')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PracticeArguments(ConfigArguments):
+    workdir: str = flag("the run directory", required=True)
+    steps: int = flag("how many", 3)
+    mode: Literal["fast", "slow"] = flag("which way", "fast")
+    beam_size: int | None = flag("hypotheses")
+    profile: bool = flag("write a trace", False)
+
+
 COMMAND = Command(
     name="practice",
     description="Practice nothing at all, at 100% of the cost.",
     example="--config=experiments/demo.py --workdir=runs/demo",
-    flags=(
-        Flag("workdir", "the run directory", required=True),
-        Flag("steps", "how many", value_type=int, default=3),
-        Flag("mode", "which way", choices=("fast", "slow"), default="fast"),
-        Flag("beam_size", "hypotheses", value_type=int),
-        Flag("profile", "write a trace", value_type=bool, default=False),
-    ),
-    takes_config=True,
+    arguments=PracticeArguments,
 )
 
 
@@ -54,11 +60,11 @@ def config_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def parsed(config_file: str, *words: str) -> Arguments:
+def parsed(config_file: str, *words: str) -> PracticeArguments:
     return flag_parsing.parse_arguments(COMMAND, [f"--config={config_file}", "--workdir=runs/x", *words])
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str, command: Command = COMMAND) -> str:
+def refusal(capsys: pytest.CaptureFixture[str], *words: str, command: Command[Any] = COMMAND) -> str:
     """The one line that a call with a mistake prints; checks the exit code and that nothing ran."""
 
     def main(arguments: Arguments) -> None:
@@ -81,8 +87,8 @@ def test_flags_by_name_with_defaults_and_types(config_file):
     assert parsed(config_file).steps == 3
     assert parsed(config_file).profile is False
     assert parsed(config_file).beam_size is None
-    with pytest.raises(AttributeError, match="no flag 'stepz'"):
-        parsed(config_file).stepz  # noqa: B018
+    with pytest.raises(AttributeError, match="stepz"):
+        parsed(config_file).stepz  # type: ignore[attr-defined]  # noqa: B018
 
 
 def value_of(config: dict, key: str) -> object:
@@ -272,8 +278,12 @@ def test_mistakes_in_flags_and_overrides(capsys, config_file, words, says):
 
 
 def test_a_flag_and_an_override_of_its_key_are_refused(capsys, config_file):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class DataArguments(PracticeArguments):
+        data_dir: str | None = flag("the data")
+
     words = (f"--config={config_file}", "--workdir=runs/x", "--config.task.data_dir=a", "--data_dir=b")
-    command = dataclasses.replace(COMMAND, flags=(*COMMAND.flags, Flag("data_dir", "the data")))
+    command = dataclasses.replace(COMMAND, arguments=DataArguments)
     said = refusal(capsys, *words, command=command)
     assert said == "error: --data_dir=b sets config.task.data_dir too: leave one of them out\n"
 
@@ -361,8 +371,13 @@ def test_a_config_file_names_the_arguments_that_it_takes(capsys, tmp_path, argum
     assert f"config file {str(path)!r} has no {':' + argument!r}: {advice}" in line
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunArguments(Arguments):
+    workdir: str | None = flag("the run directory", required=True)
+
+
 def test_a_command_without_config_says_where_the_config_is(capsys):
-    command = Command("inspect", "Inspect.", "--workdir=runs/demo", COMMAND.flags[:1])
+    command = Command("inspect", "Inspect.", "--workdir=runs/demo", RunArguments)
     for word in ("--config=experiments/demo.py", "--config.seed=1"):
         assert "the run directory holds the run's own" in refusal(capsys, "--workdir=x", word, command=command)
 
@@ -372,14 +387,18 @@ def test_help_prints_paragraph_flags_and_example(capsys):
     page = capsys.readouterr().out
     assert COMMAND.description in page
     assert COMMAND.example_call in page
-    for flag in COMMAND.flags:
-        assert f"--{flag.name}" in page
-        assert flag.help in page
+    for declared in COMMAND.flags:
+        assert f"--{declared.name}" in page
+        assert declared.help in page
 
 
 def test_the_usage_names_flags_of_which_one_is_enough_together(capsys):
-    other = Flag("runs", "other runs", makes_optional=("workdir",))
-    command = Command("fit", "Fit.", "--workdir=runs/x", (COMMAND.flags[0], other))
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class FitArguments(RunArguments):
+        workdir: str | None = flag("the run directory", required=True)
+        runs: str | None = flag("other runs", makes_optional=("workdir",))
+
+    command = Command("fit", "Fit.", "--workdir=runs/x", FitArguments)
     assert cli.run(command, lambda arguments: None, ["--help"]) == 0
     assert "launch.fit (--workdir=VALUE | --runs=VALUE)\n" in capsys.readouterr().out
 
@@ -461,33 +480,37 @@ def test_that_no_thread_can_be_started_is_told_in_one_line(capsys, config_file):
 FULL_OUTPUT = """
 import dataclasses
 from launch.cli import run
-from launch.command import TRACKERS, Command
+from launch.command import Arguments, Command, trackers_flag
 from launch.platform import exit_process
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainArguments(Arguments):
+    trackers: str | None = trackers_flag()
 
 def main(arguments):
     for _ in range(3):
         print("a figure", flush=True)
 
-command = Command(name="figures", description="Print.", example="python", flags=FLAGS)
+command = Command(name="figures", description="Print.", example="python", arguments=ARGUMENTS)
 exit_process(run(command, main, []))
 """
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("arguments", "code", "said"),
     [
-        ("(TRACKERS,)", 0, "the standard output cannot be written: No space left on device; the run goes on\n"),
+        ("TrainArguments", 0, "the standard output cannot be written: No space left on device; the run goes on\n"),
         (
-            "()",
+            "Arguments",
             1,
             "error: the standard output: No space left on device; free space there, then start the same command "
             "again\n",
         ),
     ],
 )
-def test_an_output_that_is_full_stops_what_prints_and_not_what_trains(root, flags, code, said):
-    program = FULL_OUTPUT.replace("FLAGS", flags)
+def test_an_output_that_is_full_stops_what_prints_and_not_what_trains(root, arguments, code, said):
+    program = FULL_OUTPUT.replace("ARGUMENTS", arguments)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=root, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -518,17 +541,19 @@ def test_a_process_that_has_trained_ends_well(root):
 
 def test_nothing_imports_jax_before_it_must(root, config_file):
     program = (
-        "import os, sys\n"
+        "import dataclasses, os, sys\n"
         "from launch.cli import run\n"
-        "from launch.command import Command, Flag\n"
+        "from launch.command import Command, ConfigArguments, flag\n"
         "def prepare(arguments):\n"
         "    heavy = {'jax', 'numpy', 'flax', 'tensorflow_datasets'} & set(sys.modules)\n"
         "    print(arguments.overrides, arguments.workdir, sorted(heavy))\n"
         "    os.environ['HEADWISE_TEST'] = 'set'\n"
         "def main(arguments):\n"
         "    print(arguments.config.get('seed'), 'jax' in sys.modules, os.environ['HEADWISE_TEST'])\n"
-        "flags = (Flag('workdir', 'w', required=True),)\n"
-        "command = Command('x', 'X.', 'x', flags, takes_config=True, before_jax=prepare)\n"
+        "@dataclasses.dataclass(frozen=True, kw_only=True)\n"
+        "class RunArguments(ConfigArguments):\n"
+        "    workdir: str = flag('w', required=True)\n"
+        "command = Command('x', 'X.', 'x', RunArguments, before_jax=prepare)\n"
         "sys.exit(run(command, main))\n"
     )
     words = [f"--config={config_file}", "--workdir=y"]
@@ -542,19 +567,23 @@ def test_nothing_imports_jax_before_it_must(root, config_file):
 
 
 def test_a_flag_may_stand_for_one_that_is_required(capsys, config_file):
-    show = Flag("show", "print", value_type=bool, default=False, makes_optional=("workdir",))
-    command = Command("x", "X.", "x", (Flag("workdir", "w", required=True), show), takes_config=True)
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class ShowArguments(ConfigArguments):
+        workdir: str | None = flag("w", required=True)
+        show: bool = flag("print", False, makes_optional=("workdir",))
+
+    command = Command("x", "X.", "x", ShowArguments)
     assert cli.run(command, lambda arguments: None, [f"--config={config_file}", "--show"]) == 0
     assert "needs --workdir" in refusal(capsys, f"--config={config_file}", "--no_show", command=command)
     assert "needs --config" in refusal(capsys, "--show", command=command)
 
 
-SERVING = (
-    Flag("serve", "serve", value_type=bool, default=False, excludes=("output",)),
-    Flag("port", "the port", value_type=int, needs=("serve", "remote")),
-    Flag("remote", "the address", needs=("port",), because="it is far away"),
-    Flag("output", "the file", excludes=("port",), because="it ends"),
-)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServingArguments(Arguments):
+    serve: bool = flag("serve", False, excludes=("output",))
+    port: int | None = flag("the port", needs=("serve", "remote"))
+    remote: str | None = flag("the address", needs=("port",), because="it is far away")
+    output: str | None = flag("the file", excludes=("port",), because="it ends")
 
 
 @pytest.mark.parametrize(
@@ -574,12 +603,12 @@ SERVING = (
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(capsys, words, says):
-    command = Command("show", "Show.", "--serve", SERVING)
+    command = Command("show", "Show.", "--serve", ServingArguments)
     assert refusal(capsys, *words, command=command).startswith(says)
 
 
 def test_flags_that_go_together_are_taken(capsys):
-    command = Command("show", "Show.", "--serve", SERVING)
+    command = Command("show", "Show.", "--serve", ServingArguments)
     for words in ((), ("--serve", "--port=0"), ("--port=1", "--remote=a"), ("--output=a", "--no_serve")):
         assert cli.run(command, lambda arguments: None, words) == 0
     assert cli.run(command, lambda arguments: None, ["--help"]) == 0
@@ -588,9 +617,46 @@ def test_flags_that_go_together_are_taken(capsys):
 
 def test_flags_need_and_exclude_flags_of_their_command():
     for name, module in headwise.COMMANDS.items():
-        names = {flag.name for flag in module.COMMAND.flags}
-        for flag in module.COMMAND.flags:
-            assert {*flag.needs, *flag.excludes, *flag.makes_optional} <= names - {flag.name}, f"{name} --{flag.name}"
+        names = {declared.name for declared in module.COMMAND.flags}
+        for declared in module.COMMAND.flags:
+            others = {*declared.needs, *declared.excludes, *declared.makes_optional}
+            assert others <= names - {declared.name}, f"{name} --{declared.name}"
+
+
+def test_a_flag_that_another_makes_optional_may_be_none():
+    for name, module in headwise.COMMANDS.items():
+        hints = get_type_hints(module.COMMAND.arguments)
+        for optional in itertools.chain.from_iterable(declared.makes_optional for declared in module.COMMAND.flags):
+            assert type(None) in get_args(hints[optional]), f"{name} --{optional}"
+
+
+def test_the_type_of_a_field_says_what_its_flag_takes():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class ShowArguments(Arguments):
+        seed: int | None = flag("the seed")
+        rate: float = flag("the rate", 0.5, needs=("seed",))
+        mode: Literal["fast", "slow"] = flag("which way", "fast")
+        workdir: str = flag("the run directory", required=True)
+        trust: tuple[str, ...] = flag("names", ())
+
+    command = Command("show", "Show.", "--seed=1", ShowArguments)
+    assert [declared.name for declared in command.flags] == ["seed", "rate", "mode", "workdir", "trust"]
+    arguments = flag_parsing.parse_arguments(command, ["--workdir=x", "--trust=a,,b", "--rate=2", "--seed=3"])
+    assert arguments == ShowArguments(
+        argv=("--workdir=x", "--trust=a,,b", "--rate=2", "--seed=3"), workdir="x", trust=("a", "b"), rate=2.0, seed=3
+    )
+    # A value that is the default has been given too.
+    with pytest.raises(UserError, match=r"--rate=0\.5 needs --seed"):
+        flag_parsing.parse_arguments(command, ["--workdir=x", "--rate=0.5"])
+
+
+def test_a_flag_without_default_is_required_or_may_be_none():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class ShowArguments(Arguments):
+        seed: int = flag("the seed")
+
+    with pytest.raises(TypeError, match="--seed has no default"):
+        Command("show", "Show.", "", ShowArguments).flags  # noqa: B018
 
 
 @pytest.mark.parametrize("device", ["dev/accel0", "dev/vfio/0", "dev/nvidia0", "dev/dxg", "dev/kfd"])
@@ -620,11 +686,11 @@ def test_nothing_but_what_a_command_prints_is_said_where_jax_begins(root):
     program = (
         "import sys\n"
         "from launch.cli import run\n"
-        "from launch.command import Command\n"
+        "from launch.command import Arguments, Command\n"
         "def main(arguments):\n"
         "    import jax\n"
         "    print(jax.devices()[0].platform)\n"
-        "sys.exit(run(Command('x', 'X.', 'x', ()), main, []))\n"
+        "sys.exit(run(Command('x', 'X.', 'x', Arguments), main, []))\n"
     )
     # libtpu, which a lock of the whole project brings, prints half a page of errors where nobody keeps jax from it.
     bare = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
@@ -647,7 +713,7 @@ def test_a_platform_that_the_machine_does_not_have_is_told_in_one_line(capsys, m
     def main(_arguments):
         raise RuntimeError("Unable to initialize backend 'cuda': no such backend")
 
-    assert cli.run(Command("x", "X.", "x", ()), main, []) == 2
+    assert cli.run(Command("x", "X.", "x", Arguments), main, []) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: jax cannot use JAX_PLATFORMS=cuda on this machine: unset it, or install the package")
     assert said.count("\n") == 1
@@ -673,12 +739,12 @@ def test_compiler_flags_of_a_config_come_before_those_of_the_environment_and_bef
     program = (
         "import json, os, sys\n"
         "from launch.cli import run\n"
-        "from launch.command import Command\n"
+        "from launch.command import Command, ConfigArguments\n"
         "def before(arguments):\n"
         "    assert 'jax' not in sys.modules\n"
         "    print(json.dumps([os.environ['XLA_FLAGS'], os.environ['LIBTPU_INIT_ARGS']]))\n"
         "    sys.exit(0)\n"
-        "run(Command('x', 'X.', 'x', (), takes_config=True, before_jax=before), None, sys.argv[1:])\n"
+        "run(Command('x', 'X.', 'x', ConfigArguments, before_jax=before), None, sys.argv[1:])\n"
     )
     environment = {**os.environ, "XLA_FLAGS": "--xla_d=1"}
     environment.pop("LIBTPU_INIT_ARGS", None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch import cli
-from launch.command import Command
+from launch.command import Arguments, Command
 from launch.flag_parsing import parse_arguments
 from launch.generate import COMMAND, arrange_answers_by_line, print_as_utf8, read_texts
 from transformer.config import UserError
@@ -39,7 +39,7 @@ def test_answers_are_printed_as_utf8_whatever_the_locale(monkeypatch: pytest.Mon
         print_as_utf8()
         print("zwölf")
 
-    assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
+    assert cli.run(Command("x", "X.", "x", Arguments), main, []) == 0
     assert content.getvalue() == "zwölf\n".encode()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from launch import cli, flag_parsing, model_sizes
-from launch.command import Command
+from launch.command import Command, ConfigArguments
 from tests.contracts import cases
 from transformer.models.registry import model_config
 from transformer.models.registry import published_sizes as all_sizes
@@ -178,7 +178,7 @@ def test_a_run_that_cannot_be_counted_is_told_in_one_line(
 def test_a_size_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "sized.py"
     file.write_text(CONFIG)
-    command = Command("practice", "Practice.", "practice", takes_config=True)
+    command = Command("practice", "Practice.", "practice", ConfigArguments)
     arguments = flag_parsing.parse_arguments(command, [f"--config={file}", "--config.model.size=gpt2-xl"])
     config = model_config(arguments.config["model"])
     assert (config.layers, config.width, config.heads, config.dropout) == (48, 1600, 25, 0.1)

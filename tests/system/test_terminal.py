@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from launch import cli
-from launch.command import Command
+from launch.command import Arguments, Command
 from transformer.system.terminal import (
     escape_control_characters,
     escape_terminal_output,
@@ -41,7 +41,7 @@ def test_a_command_prints_names_to_a_terminal_as_text(monkeypatch: pytest.Monkey
     def main(arguments: object) -> None:
         print(f"{ESCAPES}\nsecond\tline", file=getattr(sys, stream))
 
-    assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
+    assert cli.run(Command("x", "X.", "x", Arguments), main, []) == 0
     assert screen.getvalue() == f"{SHOWN}\nsecond\tline\n"
     assert getattr(sys, stream) is screen
 
@@ -67,7 +67,7 @@ def test_the_bar_still_draws_and_samples_beside_it_are_text(monkeypatch: pytest.
 
     with escape_terminal_output():  # as headwise does around every command
         assert raw_terminal_stream(sys.stdout) is screen
-        assert cli.run(Command("x", "X.", "x", ()), main, []) == 0
+        assert cli.run(Command("x", "X.", "x", Arguments), main, []) == 0
     shown = screen.getvalue()
     assert SHOWN in shown
     assert "title\x07" not in shown
