@@ -31,6 +31,12 @@ def tilted(logits: Any, head: Any, query: Any, key: Any, /) -> Any:
     return logits / (1 + 0.25 * head) + 0.03 * logits * logits - 0.05 * (query - 2 * key)
 
 
+def leaves_out_fifths(query: Any, key: Any) -> Any:
+    """A function of positions that hides some keys of every query."""
+    return (3 * query + 2 * key) % 5 < 3
+
+
+STATIC_FACTS = ("causal", "window", "function")
 # Of each kind of modification the one that is tried. Many logits are larger than the bound, none so much that two tie.
 MODIFICATIONS: dict[str, Any] = {"softcap": Softcap(2.0), "logit_modification": tilted}
 
@@ -148,6 +154,7 @@ def facts_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations
         ),
         "order": (order[:, :queries], order[:, :keys]),
         "allowed": allowed,
+        "function": leaves_out_fifths,
     }
     return {name: fact for name, fact in facts.items() if name in combination.features}
 
@@ -219,8 +226,8 @@ def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arr
 
 def mask_of(facts: attention_equations.Facts) -> Mask:
     # Not jnp.asarray, which compiles a program for each shape and type.
-    arrays = {name: jax.device_put(fact) for name, fact in facts.items() if name not in ("causal", "window")}
-    return Mask(causal="causal" in facts, window=facts.get("window"), **arrays)
+    arrays = {name: jax.device_put(fact) for name, fact in facts.items() if name not in STATIC_FACTS}
+    return Mask(causal="causal" in facts, window=facts.get("window"), function=facts.get("function"), **arrays)
 
 
 def call(cell: Cell, arrays: Any, mask: Mask, **options: Any) -> tuple[jax.Array, AttentionAux]:

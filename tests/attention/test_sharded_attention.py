@@ -308,7 +308,11 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
         (AttentionSpec(position=AttentionPosition.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
-        (AttentionSpec(logit_modification=support.tilted), {}, "does not take logit_modification, but for a Softcap"),
+        (
+            AttentionSpec(logit_modification=support.tilted),
+            {},
+            "does not take logit_modification, a function",
+        ),
     ],
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:

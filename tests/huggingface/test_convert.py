@@ -491,16 +491,16 @@ def test_generation_is_as_the_folder_has_it(
     [
         (
             "gpt2",
-            {"no_repeat_ngram_size": 3, "min_length": 5},
+            {"encoder_no_repeat_ngram_size": 3, "min_length": 5},
             None,
-            "config.json has min_length=5, no_repeat_ngram_size=3, which generation does not honor here",
+            "config.json has encoder_no_repeat_ngram_size=3, min_length=5, which generation does not honor here",
         ),
         (
             "gpt2",
             {},
-            {"min_p": 0.05, "do_sample": True, "bad_words_ids": [[1, 2]], "begin_suppress_tokens": [4], "num_beams": 1},
-            "generation_config.json has bad_words_ids=[[1, 2]], begin_suppress_tokens=[4], min_p=0.05, which "
-            "generation does not honor here",
+            {"eta_cutoff": 0.05, "do_sample": True, "begin_suppress_tokens": [4], "num_beams": 1},
+            "generation_config.json has begin_suppress_tokens=[4], eta_cutoff=0.05, which generation does not honor "
+            "here",
         ),
         (
             "t5",

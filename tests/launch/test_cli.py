@@ -216,7 +216,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.model.size=gpt2xl"], "config.model.size='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2"),
         (
             ["--config.model.norm_placement=prenorm"],
-            "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel, post, sandwich",
+            "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel_norms, output, parallel, post, ",
         ),
         (
             ["--config.parameter_averages.ema.kind=x"],

@@ -134,7 +134,7 @@ def test_the_wheel_holds_the_library_and_its_commands_alone(root: Path, wheel: P
         (entries,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("entry_points.txt"))
     files = {path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()}
     assert names == {path.relative_to(root).as_posix() for path in files if "__pycache__" not in path.parts}
-    assert {Path(name).suffix for name in names} == {".py", ".js", ".ts", ".css", ".html", ".yaml", ".sbatch"}
+    assert {Path(name).suffix for name in names} == {".py", ".js", ".ts", ".css", ".html", ".json", ".yaml", ".sbatch"}
     scripts = ConfigParser()
     scripts.read_string(entries)
     assert dict(scripts["console_scripts"]) == {"headwise": "launch.headwise:main"}

@@ -383,6 +383,8 @@ EQUATIONS: dict[NormPlacement, Callable[[Norms, Any, Any], Any]] = {
     NormPlacement.SANDWICH: lambda norms, f, x: x + norms["output_norm"](f(norms["norm"](x))),
     NormPlacement.DEEPNORM: lambda norms, f, x: norms["norm"](ALPHA * x + f(x)),
     NormPlacement.PARALLEL: lambda norms, f, x: x + f(norms["norm"](x)),
+    NormPlacement.PARALLEL_NORMS: lambda norms, f, x: x + f(norms["norm"](x)),
+    NormPlacement.OUTPUT: lambda norms, f, x: x + norms["norm"](f(x)),
 }
 EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
 
@@ -416,7 +418,7 @@ def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
 
 
 class NormBeforeTheAdd(Residual):
-    """The fault that a peer calls post-norm: x + norm(F(x))."""
+    """The fault that a peer calls post-norm: x + norm(F(x)), which is `output` here."""
 
     def read(self, x: Any, first_read: Any = None) -> Any:
         return x
@@ -426,7 +428,10 @@ class NormBeforeTheAdd(Residual):
 
 
 @EVERY_PLACEMENT
-def test_the_norm_before_the_add_is_no_placement(placement: NormPlacement) -> None:
+def test_the_norm_before_the_add_is_no_other_placement(placement: NormPlacement) -> None:
+    if placement is NormPlacement.OUTPUT:
+        follows_its_equation(placement, NormBeforeTheAdd)
+        return
     with pytest.raises(AssertionError, match="Not equal"):
         follows_its_equation(placement, NormBeforeTheAdd)
 
@@ -441,7 +446,7 @@ def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) 
     bound = functional.bind(weights)
     answer = apply_residual(bound, sub_layer, x, DropRates(0.5, 0.0), jax.random.key(5))
     # What was dropped is found from a sub-layer of ones, with the same key.
-    if placement in (NormPlacement.PRE, NormPlacement.PARALLEL):
+    if placement in (NormPlacement.PRE, NormPlacement.PARALLEL, NormPlacement.PARALLEL_NORMS):
         ones = apply_residual(bound, jnp.ones_like, x, DropRates(0.5, 0.0), jax.random.key(5))
         factor = np.round(np.asarray(ones) - x)
         assert set(np.unique(factor)) == {0, 2}

@@ -142,6 +142,8 @@ def visible(facts: Facts, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarra
         seen = seen & (of_key < of_query)
     if "allowed" in facts:
         seen = seen & np.asarray(facts["allowed"])
+    if "function" in facts:
+        seen = seen & facts["function"](position, key)
     return seen
 
 

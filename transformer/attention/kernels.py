@@ -61,7 +61,7 @@ def attend_with_kernel(
                 return output_blockwise(q, k, v, terms, scaling), None
             return attend_blockwise(q, k, v, terms, scaling)
         case Backend.SPLASH:
-            factor, softcap = scaling.scale / scaling.temperature, softcap_of(terms, scaling)
+            factor, softcap = scaling.scale / scaling.temperature, find_softcap(terms, scaling)
             output = splash_attention(q, k, v, terms.mask, factor, softcap=softcap, interpret=interpret, kernel=kernel)
             return output, None
         case _:
@@ -73,12 +73,12 @@ def log_sum_exp_with_kernel(
 ) -> Array:
     """Compute the log-sum-exp of each row, by another pass of splash or blockwise; only capture should pay for it."""
     if backend is Backend.SPLASH:
-        factor, softcap = scaling.scale / scaling.temperature, softcap_of(terms, scaling)
+        factor, softcap = scaling.scale / scaling.temperature, find_softcap(terms, scaling)
         return splash_log_sum(q, k, v, terms.mask, factor, softcap=softcap, interpret=interpret)
     return log_sum_exp_blockwise(q, k, terms, scaling)
 
 
-def softcap_of(terms: LogitTerms, scaling: LogitScaling) -> float | None:
+def find_softcap(terms: LogitTerms, scaling: LogitScaling) -> float | None:
     """The bound of logits that are divided by the temperature before it; None for none."""
     return terms.modification.cap / scaling.temperature if isinstance(terms.modification, Softcap) else None
 

@@ -366,6 +366,8 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         are_integers = isinstance(before, int) and isinstance(after, int)
         if not are_integers or before < 0 or after < 0:
             raise ValueError(f"mask.window={mask.window} must be (before, after), whole numbers at least 0")
+        if mask.center is not None and before + after == 0:
+            raise ValueError(f"mask.window={mask.window} around mask.center must reach further: say at least (1, 1)")
     if mask.function is not None:
         check_function("mask.function", mask.function, "(query positions, key positions)")
     missing = missing_field(mask.present_fields())

@@ -151,8 +151,8 @@ class RotaryScaling:
             case RotaryScalingKind.LLAMA3:
                 turns = self.original_max_length * frequencies / (2 * math.pi)
                 low, high = self.low_frequency_factor, self.high_frequency_factor
-                kept = np.clip((turns - low) / (high - low), 0, 1)
-                return frequencies * (kept + (1 - kept) / self.factor)
+                unscaled_share = np.clip((turns - low) / (high - low), 0, 1)
+                return frequencies * (unscaled_share + (1 - unscaled_share) / self.factor)
             case RotaryScalingKind.YARN:
                 first, last = (
                     width * math.log(self.original_max_length / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -162,8 +162,8 @@ class RotaryScaling:
                     first, last = math.floor(first), math.ceil(last)
                 first, last = max(first, 0), min(last, width - 1)
                 last = last if last != first else last + 0.001  # as in the authors' code
-                kept = 1 - np.clip((np.arange(width // 2) - first) / (last - first), 0, 1)
-                return frequencies * (kept + (1 - kept) / self.factor)
+                unscaled_share = 1 - np.clip((np.arange(width // 2) - first) / (last - first), 0, 1)
+                return frequencies * (unscaled_share + (1 - unscaled_share) / self.factor)
             case RotaryScalingKind.LONGROPE:
                 short, long = (frequencies / np.asarray(factors) for factors in (self.short_factors, self.long_factors))
                 return jnp.where(length > self.original_max_length, long, short)

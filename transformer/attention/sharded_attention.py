@@ -26,7 +26,7 @@ from transformer.attention.capture import (
     compute_statistics_blockwise,
     select_heads,
 )
-from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel, softcap_of, splash_kernel
+from transformer.attention.kernels import attend_with_kernel, find_softcap, log_sum_exp_with_kernel, splash_kernel
 from transformer.attention.masks import mask_for_block
 from transformer.attention.pytree_dataclass import field_axes
 from transformer.attention.ring_attention import Ring, attend_in_ring
@@ -327,7 +327,7 @@ def _partition_kernel(q: Array, k: Array, terms: LogitTerms, program: ShardedPro
         q.shape[1],
         k.shape[1],
         heads,
-        softcap=softcap_of(terms, program.scaling),
+        softcap=find_softcap(terms, program.scaling),
         interpret=program.interpret,
         parts=shards.num_shards("length"),
     )

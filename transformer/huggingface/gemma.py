@@ -19,7 +19,7 @@ from transformer.huggingface.layer_keys import (
     ROTARY_KEYS,
     flatten_rotary_by_kind,
     restore_rotary,
-    rotary_pattern_of,
+    rotary_pattern_by_windows,
     windows_of_layers,
 )
 from transformer.huggingface.llama import (
@@ -153,7 +153,7 @@ def _simplify_gemma3(config: Config, names: TensorNames) -> Config:
         full_base=config.get("rope_theta", _FULL_BASE),
         sliding_base=config.get("rope_local_base_freq", _SLIDING_BASE),
     )
-    simplified |= {"windows": windows, "rotary_pattern": rotary_pattern_of(windows)}
+    simplified |= {"windows": windows, "rotary_pattern": rotary_pattern_by_windows(windows)}
     return with_attention_bias(config, simplified)
 
 

@@ -59,9 +59,9 @@ def _restore_neox(config: Config) -> Config:
     if placement not in ("parallel_norms", "pre"):
         raise UserError(f"config.model.norm_placement={placement} is none of parallel_norms, pre")
     restored = restore_rotary(config)
-    others = ("biases", "placement", "rope_theta", "partial_rotary_factor")
+    renamed_keys = ("biases", "placement", "rope_theta", "partial_rotary_factor")
     return {
-        **{name: value for name, value in restored.items() if name not in others},
+        **{name: value for name, value in restored.items() if name not in renamed_keys},
         "rotary_emb_base": config["rope_theta"],
         "rotary_pct": config["partial_rotary_factor"],
         "attention_bias": biases == "all",

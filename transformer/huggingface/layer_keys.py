@@ -114,7 +114,7 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
         return to_config(NO_SCALING)
     length = config["max_position_embeddings"]
     original = rotary.get("original_max_position_embeddings", length)
-    original = original if (of_file := config.get("original_max_position_embeddings")) is None else of_file
+    original = original if (file_length := config.get("original_max_position_embeddings")) is None else file_length
     if not isinstance(original, int) or original < 1:
         raise UserError(f"{what}; original_max_position_embeddings={original} must be 1 or more")
     factor = rotary.get("factor")
@@ -194,9 +194,9 @@ def windows_of_layers(config: Config, layer_types: Sequence[str]) -> tuple[int, 
         raise UserError(
             f"config.json has layer_types of {len(layers)} layers and num_hidden_layers={config['num_hidden_layers']}"
         )
-    if other := sorted(set(layers) - {"sliding_attention", "full_attention"}):
+    if unknown_kinds := sorted(set(layers) - {"sliding_attention", "full_attention"}):
         raise UserError(
-            f"config.json has layer_types of {', '.join(other)}; full_attention and sliding_attention can be read"
+            f"config.json has layer_types of {', '.join(unknown_kinds)}; full_attention and sliding_attention can be read"
         )
     if "sliding_attention" not in layers:
         return ()
@@ -292,7 +292,7 @@ def restore_rotary_by_kind(config: Config) -> Config:
     return {**restored, "rope_parameters": kinds}
 
 
-def rotary_pattern_of(windows: tuple[int, ...]) -> tuple[str, ...]:
+def rotary_pattern_by_windows(windows: tuple[int, ...]) -> tuple[str, ...]:
     """Return `local` for the layers of a period that slide and `global` for the others; empty if none slides."""
     return tuple("local" if window else "global" for window in windows) if any(windows) else ()
 
@@ -303,7 +303,7 @@ def check_rotary_pattern(config: Config) -> None:
     Raises:
         UserError: If others have.
     """
-    pattern, usual = tuple(config["rotary_pattern"]), rotary_pattern_of(config["windows"])
+    pattern, usual = tuple(config["rotary_pattern"]), rotary_pattern_by_windows(config["windows"])
     if shortest_period(pattern) != shortest_period(usual):
         raise UserError(
             f"config.model.rotary_pattern={pattern} is not local in the layers with a window alone, and global in the "

@@ -35,7 +35,7 @@ from transformer.huggingface.layer_keys import (
     restore_rotary,
     restore_rotary_by_kind,
     restore_windows,
-    rotary_pattern_of,
+    rotary_pattern_by_windows,
     shortest_period,
     windows_of_layers,
 )
@@ -409,7 +409,7 @@ def _simplify_olmo3(config: Config, names: TensorNames) -> Config:
         simplify_sizes(config), full_base=config.get("rope_theta", _OLMO3_BASE), sliding_base=_OLMO3_BASE
     )
     windows = windows_of_layers(config, types)
-    pattern = rotary_pattern_of(windows)
+    pattern = rotary_pattern_by_windows(windows)
     return with_attention_bias(config, {**simplified, "windows": windows, "rotary_pattern": pattern})
 
 

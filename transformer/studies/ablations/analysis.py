@@ -308,7 +308,9 @@ def _band(study: StudyResults, arm: str, curve: Curve, tasks: Sequence[int]) -> 
         values_TxSxN[tasks.index(task), seed] = [values.get(step, math.nan) for step in steps]
     means_SxN = mean_over_tasks(values_TxSxN.reshape(len(tasks), shape[1] * shape[2])).reshape(shape[1:])
     by_step = {
-        step: known for step, means_S in zip(steps, means_SxN.T, strict=True) if (known := known_values(means_S))
+        step: step_values
+        for step, means_S in zip(steps, means_SxN.T, strict=True)
+        if (step_values := known_values(means_S))
     }
     return Band(
         steps=list(by_step),
@@ -367,14 +369,14 @@ def _sensitivity_point(study: StudyResults, arm: str, value: object, numbers_T: 
     """Return `selection_metric` over seeds with one combination of each task."""
     place = study.arm_number(arm), np.arange(len(numbers_T)), numbers_T
     selection_AxTxCxS = np.where(study.completed_AxTxCxS, study.selection_AxTxCxS, np.nan)
-    known = known_values(mean_over_tasks(selection_AxTxCxS[place]))
+    seed_values = known_values(mean_over_tasks(selection_AxTxCxS[place]))
     return SensitivityPoint(
         value=value,
-        mean=statistics.fmean(known) if known else None,
-        low=min(known, default=None),
-        high=max(known, default=None),
+        mean=statistics.fmean(seed_values) if seed_values else None,
+        low=min(seed_values, default=None),
+        high=max(seed_values, default=None),
         diverged=int(study.diverged_AxTxCxS[place].sum()),
-        n=len(known),
+        n=len(seed_values),
     )
 
 
@@ -385,8 +387,8 @@ def _costs(study: StudyResults, arm: int, task: int, numbers_V: np.ndarray, init
     costs_VxS[~study.completed_AxTxCxS[arm, task, numbers_V]] = np.nan
     costs_VxS[study.diverged_AxTxCxS[arm, task, numbers_V]] = sign * initial
     # A run lost by a machine must not move a mean: seeds are those that every value has.
-    known = [known_values(costs_S) for costs_S in costs_VxS[:, study.tuning_seeds_AxTxS[arm, task]]]
-    return [statistics.fmean(values) if values else math.nan for values in known]
+    seed_values = [known_values(costs_S) for costs_S in costs_VxS[:, study.tuning_seeds_AxTxS[arm, task]]]
+    return [statistics.fmean(values) if values else math.nan for values in seed_values]
 
 
 def _initial_value(study: StudyResults, arm: int, task: int) -> float:

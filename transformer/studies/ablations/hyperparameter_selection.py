@@ -68,5 +68,5 @@ def _means_of_known(values: Float[np.ndarray, "*rows S"]) -> Float[np.ndarray, "
 
     Sums are exact until they are rounded once: the same accuracies with other seeds are a tie.
     """
-    known = [[value for value in row if value == value] for row in values.reshape(-1, values.shape[-1]).tolist()]
-    return np.array([math.fsum(row) / len(row) if row else math.inf for row in known]).reshape(values.shape[:-1])
+    finite_rows = [[value for value in row if value == value] for row in values.reshape(-1, values.shape[-1]).tolist()]
+    return np.array([math.fsum(row) / len(row) if row else math.inf for row in finite_rows]).reshape(values.shape[:-1])

@@ -220,9 +220,11 @@ def arrange_results(spec: Ablation, cells: Sequence[RunResult]) -> StudyResults:
     run_results: dict[Place, RunResult] = {}
     for cell in cells:
         names = (cell.arm_name, cell.task_name, _hyperparameters_as_json(cell.hyperparameters), cell.seed)
-        if not all(name in known for name, known in zip(names, numbers, strict=True)):
+        if not all(name in numbers_by_name for name, numbers_by_name in zip(names, numbers, strict=True)):
             raise ValueError(f"{_name_run(cell)} is of no arm, task, tuned value or seed of this study")
-        arm, task, combination, seed = (known[name] for name, known in zip(names, numbers, strict=True))
+        arm, task, combination, seed = (
+            numbers_by_name[name] for name, numbers_by_name in zip(names, numbers, strict=True)
+        )
         place = arm, task, combination, seed
         if place in run_results:
             raise ValueError(f"{_name_run(cell)} has two runs: {run_results[place].directory} and {cell.directory}")
