@@ -196,7 +196,8 @@ def windows_of_layers(config: Config, layer_types: Sequence[str]) -> tuple[int, 
         )
     if unknown_kinds := sorted(set(layers) - {"sliding_attention", "full_attention"}):
         raise UserError(
-            f"config.json has layer_types of {', '.join(unknown_kinds)}; full_attention and sliding_attention can be read"
+            f"config.json has layer_types of {', '.join(unknown_kinds)}; full_attention and sliding_attention can be "
+            "read"
         )
     if "sliding_attention" not in layers:
         return ()
