@@ -611,12 +611,13 @@ class RunConfig(Config, path="config"):
             for word in getattr(self, key).split():
                 if not re.fullmatch(r"--\w+(=.+)?", word):
                     raise UserError(
-                        f"config.{key}={getattr(self, key)!r}: {word!r} is not a flag of the form --name=value; "
+                        f"config.{key} has {shorten_value(word)}, which is not a flag of the form --name=value; "
                         "separate flags by spaces"
                     )
         if not self.name.strip() or not self.name.isprintable():
             raise UserError(
-                f"config.name={self.name!r} must be one line of printable text: it is what the run is called"
+                f"config.name={shorten_value(self.name)} must be one line of printable text: it is what the run is "
+                "called"
             )
         if self.checkpoint_every % self.log_every:
             raise UserError(
