@@ -218,7 +218,7 @@ def test_a_run_needs_its_sections_and_gives_the_rest_defaults() -> None:
         ({"num_microbatches": 0}, r"config\.num_microbatches=0 must be at least 1"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
         ({"xla_flags": "xla_a=1"}, r"config\.xla_flags has 'xla_a=1', which is not a flag of the form --name=value"),
-        ({"libtpu_init_args": "--a=1 -b=2"}, r"config\.libtpu_init_args='--a=1 -b=2': '-b=2' is not a flag"),
+        ({"libtpu_init_args": "--a=1 -b=2"}, r"config\.libtpu_init_args has '-b=2', which is not a flag"),
         ({"keep_checkpoints": 0}, r"config\.keep_checkpoints=0 must be at least 1"),
         ({"eval_every": -1}, r"config\.eval_every=-1 must be at least 0"),
         ({"maps_every": -1}, r"config\.maps_every=-1 must be at least 0"),
