@@ -621,7 +621,15 @@ def test_every_field_of_a_model_is_translated_or_said_to_be_free(family: Any) ->
     fields = {field.name for field in dataclasses.fields(MODELS[family.model_family].config_class)}
     told = {key.our_key for key in family.config_keys} | family.fixed_fields.keys() | family.training_defaults.keys()
     # Compared alike for every family.
-    told |= TRAINING_ONLY | {"kv_heads", "head_dim", "base_width", "projections", "experts", "position_join"}
+    told |= TRAINING_ONLY | {
+        "kv_heads",
+        "head_dim",
+        "norm_bias",
+        "base_width",
+        "projections",
+        "experts",
+        "position_join",
+    }
     told |= FIELDS_OF_SOME.keys()
     fixed = family.fixed_fields.get("positions")
     told |= set() if str(fixed).startswith("rotary") else {"rotary_base"}

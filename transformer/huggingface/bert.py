@@ -21,6 +21,7 @@ from transformer.huggingface.conversion_spec import (
     embedding_entries,
     linear_entries,
     norm_entries,
+    without_keys,
 )
 from transformer.huggingface.fine_tuned_heads import (
     FINE_TUNED_CLASSES,
@@ -268,7 +269,7 @@ def _simplify_roberta(model_type: str, architecture: str, config: Config, names:
 def _restore_roberta(bare: str, config: Config) -> Config:
     check_exported_head_activation(config)
     offset = config["position_offset"]
-    other_keys = {name: value for name, value in config.items() if name != "position_offset"}
+    other_keys = without_keys(config, "position_offset")
     positions = {
         "max_position_embeddings": config["max_position_embeddings"] + offset,
         "pad_token_id": offset - 1,

@@ -435,7 +435,7 @@ class ConversionSpec:
             if ours[name] != value
         ]
         if isinstance(model, TransformerConfig):
-            reasons += _list_unsupported_fields(model, listed)
+            reasons += _list_unsupported_fields(model, listed | self.fixed_fields.keys())
             reasons += [
                 f"config.model.{name}={shorten_value(ours[name])} is not {shorten_value(usual)}"
                 for name, usual in FIELDS_OF_SOME.items()
@@ -456,11 +456,10 @@ class ConversionSpec:
         raise InexpressibleModelError(self.model_type, reasons)
 
 
-# Fields that only some architectures have; the others are as these defaults say. No bias of norms is one of its own.
+# Fields that only some architectures have; the others are as these defaults say.
 FIELDS_OF_SOME: Config = {
     name: to_config(getattr(TransformerConfig, name))
     for name in (
-        "norm_bias",
         "query_key_norm",
         "rotary_fraction",
         "rotary_scaling",
@@ -486,11 +485,15 @@ class InexpressibleModelError(UserError):
 
 def _list_unsupported_fields(model: TransformerConfig, listed: TensorNames | set[str]) -> list[str]:
     """List the fields that an export cannot express unless the architecture has a key for them."""
-    usual = {"kv_heads": model.heads, "head_dim": model.width // model.heads}
+    usual = {
+        "kv_heads": (model.resolved_kv_heads, model.heads),
+        "head_dim": (model.resolved_head_dim, model.width // model.heads),
+        "norm_bias": (model.resolved_norm_bias, model.biases is not Biases.NONE),
+    }
     reasons = [
-        f"config.model.{name}={value} is not {usual[name]}"
-        for name, value in (("kv_heads", model.resolved_kv_heads), ("head_dim", model.resolved_head_dim))
-        if name not in listed and value != usual[name]
+        f"config.model.{name}={value} is not {usual_value}"
+        for name, (value, usual_value) in usual.items()
+        if name not in listed and value != usual_value
     ]
     if model.projections is not Projections.LINEAR:
         reasons.append(f"config.model.projections={model.projections.value} is not linear")
@@ -516,12 +519,17 @@ def comparable_config(model: Any) -> Config:
         "head_dim": model.resolved_head_dim,
         "attention_windows": uniform,
         "attention_scale": None if model.attention_scale == usual_scale else model.attention_scale,
-        "norm_bias": None if model.norm_bias == (model.biases is not Biases.NONE) else model.norm_bias,
+        "norm_bias": model.resolved_norm_bias,
         "rotary_pattern": to_config(rotary),
         "local_rotary_base": model.local_rotary_base
         if LayerRotary.LOCAL in rotary
         else TransformerConfig.local_rotary_base,
     }
+
+
+def without_keys(config: Config, *names: str) -> Config:
+    """Return a config without these keys."""
+    return {name: value for name, value in config.items() if name not in names}
 
 
 def norm_entries(tensor: str, leaf: str) -> Iterator[TensorEntry]:

@@ -17,9 +17,8 @@ from transformer.huggingface.conversion_spec import (
     norm_entries,
     unembedding_entries,
 )
-from transformer.huggingface.layer_keys import ROTARY_KEYS, flatten_rotary, restore_rotary
-from transformer.huggingface.llama import LLAMA, ROTARY_DECODER
-from transformer.huggingface.starcoder import restore_bias
+from transformer.huggingface.layer_keys import ROTARY_KEYS, restore_rotary
+from transformer.huggingface.llama import LLAMA, ROTARY_DECODER, flatten_whole_rotary
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR_BY_GROUPS, VECTOR_BY_GROUPS
 
 _H = "transformer.h.{layer}"
@@ -43,18 +42,11 @@ def _simplify_falcon(config: Config, names: TensorNames) -> Config:
             f"config.json has num_ln_in_parallel_attn={num_norms}; only 1, or 2 with "
             "new_decoder_architecture=True, can be read"
         )
-    simplified = flatten_rotary(config)
-    if simplified["partial_rotary_factor"] != 1.0:
-        raise UserError(
-            f"config.json has partial_rotary_factor={simplified['partial_rotary_factor']}; only 1.0 can be read"
-        )
     width = config["ffn_hidden_size"]
     return {
-        **simplified,
+        **flatten_whole_rotary(config),
         "num_kv_heads": kv_heads,
         "ffn_hidden_size": 4 * config["hidden_size"] if width is None else width,
-        "biases": "all" if config["bias"] else "none",
-        "norm_bias": None if config["bias"] else True,
         "placement": "parallel_norms" if num_norms == 2 else "parallel",
     }
 
@@ -65,7 +57,7 @@ def _restore_falcon(config: Config) -> Config:
         raise UserError(f"config.model.norm_placement={placement} is none of parallel, parallel_norms")
     # The older architecture where it can be: all can read it.
     grouped |= placement == "parallel_norms"
-    restored = restore_rotary(restore_bias(config, "bias"))
+    restored = restore_rotary(config)
     kv_heads = restored.pop("num_kv_heads")
     del restored["placement"]
     if grouped:
@@ -76,7 +68,7 @@ def _restore_falcon(config: Config) -> Config:
     return {**restored, "new_decoder_architecture": grouped, **architecture_keys}
 
 
-def _of_two_norms(entry: TensorEntry) -> TensorEntry:
+def _if_two_norms(entry: TensorEntry) -> TensorEntry:
     return dataclasses.replace(entry, required_parameter=_SECOND_NORM)
 
 
@@ -99,11 +91,10 @@ FALCON = dataclasses.replace(
         ConfigKey("hidden_dropout", "dropout"),
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("tie_word_embeddings", "tie_embeddings"),
-        ConfigKey("biases", "biases"),
-        ConfigKey("norm_bias", "norm_bias"),
+        ConfigKey("bias", "biases", False, values={True: "all", False: "none"}),
         ConfigKey("placement", "norm_placement"),
     ),
-    fixed_fields={**ROTARY_DECODER, "norm": "layer", "attention_windows": ()},
+    fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_bias": True, "attention_windows": ()},
     training_defaults={"initialization": "gpt"},
     bare_architecture="FalconModel",
     fixed_keys=(
@@ -119,7 +110,7 @@ FALCON = dataclasses.replace(
             dataclasses.replace(entry, excluded_parameter=_SECOND_NORM)
             for entry in norm_entries(f"{_H}.input_layernorm", "layers/attention_residual/norm")
         ),
-        *map(_of_two_norms, norm_entries(f"{_H}.ln_attn", "layers/attention_residual/norm")),
+        *map(_if_two_norms, norm_entries(f"{_H}.ln_attn", "layers/attention_residual/norm")),
         *norm_entries(f"{_H}.ln_mlp", "layers/feed_forward_residual/norm"),
         *fused_attention_entries(
             f"{_H}.self_attention.query_key_value", "layers/attention", LINEAR_BY_GROUPS, VECTOR_BY_GROUPS
@@ -134,6 +125,6 @@ FALCON = dataclasses.replace(
     tensor_aliases={"lm_head.weight": "transformer.word_embeddings.weight"},
     ignored_tensors=(r"(transformer\.)?h\.\d+\.self_attention\.(maybe_)?rotary(_emb)?\.inv_freq",),
     simplify_config=_simplify_falcon,
-    simplified_keys=ROTARY_KEYS | {"new_decoder_architecture", "multi_query", "num_ln_in_parallel_attn", "bias"},
+    simplified_keys=ROTARY_KEYS | {"new_decoder_architecture", "multi_query", "num_ln_in_parallel_attn"},
     restore_config=_restore_falcon,
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer.config import UserError
-from transformer.huggingface.conversion_spec import Config
+from transformer.huggingface.conversion_spec import Config, without_keys
 from transformer.huggingface.tensor_layouts import Shape
 from transformer.models.task_interface import TaskInterface
 
@@ -93,7 +93,7 @@ def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
 def without_head_keys(config: Config, keys: Sequence[str]) -> Config:
     """Return the config without `keys`, and without the number of classes if the head has none."""
     left_out = (*keys, *(() if config["head"] in HEADS_WITH_CLASSES else ("num_labels",)))
-    return {name: value for name, value in config.items() if name not in left_out}
+    return without_keys(config, *left_out)
 
 
 def interface_with_classes(section: Config) -> TaskInterface:

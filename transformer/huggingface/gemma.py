@@ -1,7 +1,6 @@
 """Conversion of Gemma (Gemma Team 2024a), Gemma 2 (2024b) and the text models of Gemma 3 (2025)."""
 
 import dataclasses
-import functools
 from typing import Any
 
 from transformer.config import PositiveInt, UserError, convert_value
@@ -18,24 +17,25 @@ from transformer.huggingface.layer_keys import (
     LAYER_TYPE_KEYS,
     ROTARY_KEYS,
     flatten_rotary_by_kind,
+    full_every,
     restore_rotary,
     rotary_pattern_by_windows,
     windows_of_layers,
 )
 from transformer.huggingface.llama import (
+    ATTENTION_BIAS,
     HEAD_NORMS,
     LLAMA,
+    LOCAL_ROTARY,
     LOCAL_ROTARY_KEYS,
     PRE_NORMS,
     ROTARY_DECODER,
     SIZES,
     decoder_entries,
-    restore_attention_bias,
     restore_local_rotary,
     restore_sliding,
     simplify_sizes,
     simplify_whole_heads,
-    with_attention_bias,
 )
 
 _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms_zero_centered", "embedding_scale": "sqrt_width"}
@@ -59,7 +59,7 @@ _FULL_BASE, _SLIDING_BASE = 1000000.0, 10000.0
 def _simplify_gemma(config: Config, names: TensorNames) -> Config:
     # As the class does: the first files say gelu and mean its approximation.
     activation = "gelu_pytorch_tanh" if config["hidden_act"] == "gelu" else config["hidden_act"]
-    return with_attention_bias(config, {**simplify_whole_heads(config), "hidden_act": activation})
+    return {**simplify_whole_heads(config), "hidden_act": activation}
 
 
 def _restore_gemma(config: Config) -> Config:
@@ -76,15 +76,15 @@ GEMMA = dataclasses.replace(
         *SIZES,
         _NORM_KEY,
         ConfigKey("hidden_act", "activation", values=GATED_ACTIVATIONS),
-        ConfigKey("biases", "biases"),
+        ATTENTION_BIAS,
     ),
     fixed_fields={**_FIXED, "norm_placement": "pre", "attention_windows": ()},
     bare_architecture="GemmaModel",
     fixed_keys=(*CAUSAL_KEYS, _ONE_DIRECTION),
     tensor_entries=decoder_entries(PRE_NORMS),
     simplify_config=_simplify_gemma,
-    simplified_keys=ROTARY_KEYS | {"attention_bias"},
-    restore_config=functools.partial(restore_attention_bias, _restore_gemma),
+    simplified_keys=ROTARY_KEYS,
+    restore_config=_restore_gemma,
 )
 
 
@@ -113,8 +113,7 @@ def _simplify_gemma2(config: Config, names: TensorNames) -> Config:
     types = config["layer_types"] or [
         "sliding_attention" if number % 2 == 0 else "full_attention" for number in range(config["num_hidden_layers"])
     ]
-    simplified = {**simplify_whole_heads(config), "windows": windows_of_layers(config, types)}
-    return with_attention_bias(config, _scale_from_scalar(simplified))
+    return _scale_from_scalar({**simplify_whole_heads(config), "windows": windows_of_layers(config, types)})
 
 
 GEMMA2 = dataclasses.replace(
@@ -126,7 +125,7 @@ GEMMA2 = dataclasses.replace(
         _NORM_KEY,
         ConfigKey("hidden_activation", "activation", values=GATED_ACTIVATIONS),
         *_CAP_KEYS,
-        ConfigKey("biases", "biases"),
+        ATTENTION_BIAS,
         ConfigKey("windows", "attention_windows"),
     ),
     fixed_fields={**_FIXED, "norm_placement": "sandwich"},
@@ -134,27 +133,21 @@ GEMMA2 = dataclasses.replace(
     fixed_keys=(CAUSAL, _ONE_DIRECTION),
     tensor_entries=decoder_entries(_SANDWICH_NORMS),
     simplify_config=_simplify_gemma2,
-    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"attention_bias"},
-    restore_config=functools.partial(
-        restore_attention_bias, lambda config: _scalar_from_scale(restore_sliding(config))
-    ),
+    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
+    restore_config=lambda config: _scalar_from_scale(restore_sliding(config)),
 )
 
 
 def _simplify_gemma3(config: Config, names: TensorNames) -> Config:
     pattern = convert_value(PositiveInt, config.get("sliding_window_pattern", 6), "config.json: sliding_window_pattern")
-    types = config["layer_types"] or [
-        "sliding_attention" if (number + 1) % pattern else "full_attention"
-        for number in range(config["num_hidden_layers"])
-    ]
+    types = config["layer_types"] or full_every(pattern, config["num_hidden_layers"])
     windows = windows_of_layers(config, types)
     simplified = flatten_rotary_by_kind(
         _scale_from_scalar(simplify_sizes(config)),
         full_base=config.get("rope_theta", _FULL_BASE),
         sliding_base=config.get("rope_local_base_freq", _SLIDING_BASE),
     )
-    simplified |= {"windows": windows, "rotary_pattern": rotary_pattern_by_windows(windows)}
-    return with_attention_bias(config, simplified)
+    return {**simplified, "windows": windows, "rotary_pattern": rotary_pattern_by_windows(windows, **LOCAL_ROTARY)}
 
 
 GEMMA3 = dataclasses.replace(
@@ -171,10 +164,6 @@ GEMMA3 = dataclasses.replace(
     fixed_keys=(*GEMMA2.fixed_keys, FixedConfigKey("attn_logit_softcapping", None)),
     tensor_entries=decoder_entries(_SANDWICH_NORMS | HEAD_NORMS),
     simplify_config=_simplify_gemma3,
-    simplified_keys=ROTARY_KEYS
-    | LAYER_TYPE_KEYS
-    | {"attention_bias", "rope_local_base_freq", "sliding_window_pattern"},
-    restore_config=functools.partial(
-        restore_attention_bias, lambda config: _scalar_from_scale(restore_local_rotary(config))
-    ),
+    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"rope_local_base_freq", "sliding_window_pattern"},
+    restore_config=lambda config: _scalar_from_scale(restore_local_rotary(config)),
 )

@@ -15,6 +15,7 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import (
     FROM_HEADS,
@@ -71,7 +72,7 @@ def _restore_gpt(config: Config) -> Config:
 def _require_default_inner_width(config: Config, width: str) -> Config:
     if config["n_inner"] != 4 * config[width]:
         raise UserError(f"config.model.feed_forward={config['n_inner']} is not 4 x width={4 * config[width]}")
-    return {name: value for name, value in config.items() if name != "n_inner"}
+    return without_keys(config, "n_inner")
 
 
 def _gpt_entries(embedding: str, positions: str) -> tuple[TensorEntry, ...]:
@@ -140,8 +141,7 @@ def _simplify_gptj(config: Config, names: TensorNames) -> Config:
 
 def _restore_gptj(config: Config) -> Config:
     turned = rotated_features(config["n_embd"] // config["n_head"], config["rotary_fraction"])
-    other_keys = {name: value for name, value in config.items() if name != "rotary_fraction"}
-    return _restore_gpt({**other_keys, "rotary_dim": turned})
+    return _restore_gpt({**without_keys(config, "rotary_fraction"), "rotary_dim": turned})
 
 
 GPTJ = ConversionSpec(

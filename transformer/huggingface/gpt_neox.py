@@ -21,8 +21,15 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
-from transformer.huggingface.layer_keys import ROTARY_KEYS, flatten_rotary, our_window, restore_rotary
+from transformer.huggingface.layer_keys import (
+    ROTARY_KEYS,
+    flatten_rotary,
+    restore_rotary,
+    restore_sliding_window,
+    windows_of_all_layers,
+)
 from transformer.huggingface.llama import (
     LAYER,
     LLAMA,
@@ -43,29 +50,16 @@ _NO_HEAD_KEYS = ("num_key_value_heads", "head_dim")
 
 def _simplify_neox(config: Config, names: TensorNames) -> Config:
     # Its class has other names for what others call `rope_theta` and `partial_rotary_factor`, and reads no others.
-    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "partial_rotary_factor")}
+    other_keys = without_keys(config, "rope_theta", "partial_rotary_factor")
     base, fraction = config.get("rotary_emb_base", 10000.0), config.get("rotary_pct", 0.25)
-    return {
-        **flatten_rotary(other_keys, base=base, fraction=fraction),
-        "biases": "all" if config["attention_bias"] else "feed_forward",
-        "placement": "parallel_norms" if config["use_parallel_residual"] else "pre",
-    }
+    return flatten_rotary(other_keys, base=base, fraction=fraction)
 
 
 def _restore_neox(config: Config) -> Config:
-    biases, placement = config["biases"], config["placement"]
-    if biases not in ("all", "feed_forward"):
-        raise UserError(f"config.model.biases={biases} is none of all, feed_forward")
-    if placement not in ("parallel_norms", "pre"):
-        raise UserError(f"config.model.norm_placement={placement} is none of parallel_norms, pre")
-    restored = restore_rotary(config)
-    renamed_keys = ("biases", "placement", "rope_theta", "partial_rotary_factor")
     return {
-        **{name: value for name, value in restored.items() if name not in renamed_keys},
+        **without_keys(restore_rotary(config), "rope_theta", "partial_rotary_factor"),
         "rotary_emb_base": config["rope_theta"],
         "rotary_pct": config["partial_rotary_factor"],
-        "attention_bias": biases == "all",
-        "use_parallel_residual": placement == "parallel_norms",
     }
 
 
@@ -79,8 +73,8 @@ GPT_NEOX = dataclasses.replace(
         _LAYER_NORM_KEY,
         ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
         ConfigKey("hidden_dropout", "dropout"),
-        ConfigKey("biases", "biases"),
-        ConfigKey("placement", "norm_placement"),
+        ConfigKey("attention_bias", "biases", values={True: "all", False: "feed_forward"}),
+        ConfigKey("use_parallel_residual", "norm_placement", values={True: "parallel_norms", False: "pre"}),
     ),
     fixed_fields={**ROTARY_DECODER, "norm": "layer", "attention_windows": ()},
     training_defaults={"initialization": "gpt"},
@@ -104,41 +98,20 @@ GPT_NEOX = dataclasses.replace(
     tensor_aliases={"embed_out.weight": "gpt_neox.embed_in.weight"},
     ignored_tensors=(r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
     simplify_config=_simplify_neox,
-    simplified_keys=frozenset(
-        {"rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct", "attention_bias", "use_parallel_residual"}
-    ),
+    simplified_keys=frozenset({"rope_scaling", "rope_parameters", "rotary_emb_base", "rotary_pct"}),
     restore_config=_restore_neox,
 )
 
 
-def _simplify_stablelm(config: Config, names: TensorNames) -> Config:
-    return {
-        **flatten_rotary(simplify_sizes(config), fraction=0.25),
-        "biases": "query_key_value" if config["use_qkv_bias"] else "none",
-        "norm_bias": None if config["use_qkv_bias"] else True,
-        "placement": "parallel" if config["use_parallel_residual"] else "pre",
-    }
-
-
 def _restore_stablelm(config: Config) -> Config:
-    biases, placement = config["biases"], config["placement"]
-    if biases not in ("query_key_value", "none"):
-        raise UserError(f"config.model.biases={biases} is none of query_key_value, none")
-    if config["norm_bias"] != (True if biases == "none" else None):
-        raise UserError("config.model.norm_bias=False leaves out what the norms have there")
-    if placement not in ("parallel", "pre"):
-        raise UserError(f"config.model.norm_placement={placement} is none of parallel, pre")
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise UserError(f"config.model.head_dim={config['head_dim']} is not width / heads")
-    other_keys = {
-        key: value for key, value in config.items() if key not in ("biases", "norm_bias", "placement", "head_dim")
-    }
-    return {
-        **restore_rotary(other_keys),
-        "partial_rotary_factor": config["partial_rotary_factor"],
-        "use_qkv_bias": biases == "query_key_value",
-        "use_parallel_residual": placement == "parallel",
-    }
+    return _restore_fraction(without_keys(config, "head_dim"))
+
+
+def _restore_fraction(config: Config) -> Config:
+    """Return the config with its rotary positions restored, and their part of a head written though it be whole."""
+    return {**restore_rotary(config), "partial_rotary_factor": config["partial_rotary_factor"]}
 
 
 STABLELM = dataclasses.replace(
@@ -151,23 +124,18 @@ STABLELM = dataclasses.replace(
         _LAYER_NORM_KEY,
         ConfigKey("hidden_act", "activation", values=GATED_ACTIVATIONS),
         ConfigKey("hidden_dropout", "dropout"),
-        ConfigKey("biases", "biases"),
-        ConfigKey("norm_bias", "norm_bias"),
-        ConfigKey("placement", "norm_placement"),
+        ConfigKey("use_qkv_bias", "biases", values={True: "query_key_value", False: "none"}),
+        ConfigKey("use_parallel_residual", "norm_placement", values={True: "parallel", False: "pre"}),
     ),
-    fixed_fields={**ROTARY_DECODER, "norm": "layer", "attention_windows": ()},
+    fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_bias": True, "attention_windows": ()},
     training_defaults={"initialization": "gpt"},
     bare_architecture="StableLmModel",
     fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("qk_layernorm", False)),
     tensor_entries=decoder_entries(PRE_NORMS),
-    simplify_config=_simplify_stablelm,
-    simplified_keys=ROTARY_KEYS | {"use_qkv_bias", "use_parallel_residual"},
+    simplify_config=lambda config, names: flatten_rotary(simplify_sizes(config), fraction=0.25),
+    simplified_keys=ROTARY_KEYS,
     restore_config=_restore_stablelm,
 )
-
-
-def _restore_phi(config: Config) -> Config:
-    return {**restore_rotary(config), "partial_rotary_factor": config["partial_rotary_factor"]}
 
 
 PHI = dataclasses.replace(
@@ -204,32 +172,27 @@ PHI = dataclasses.replace(
     ),
     simplify_config=lambda config, names: flatten_rotary(simplify_sizes(config), fraction=0.5),
     simplified_keys=ROTARY_KEYS,
-    restore_config=_restore_phi,
+    restore_config=_restore_fraction,
 )
 
 
 def _simplify_phi3(config: Config, names: TensorNames) -> Config:
-    window = config["sliding_window"]
     # As the class does: of its first files `yarn` means what `longrope` does now.
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     scaling = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
     kind = scaling.get("rope_type", scaling.get("type"))
     renamed = {**config, "rope_scaling": {**scaling, "rope_type": "longrope"}} if kind == "yarn" else config
-    return {**flatten_rotary(simplify_sizes(renamed)), "windows": () if window is None else (our_window(window),)}
+    return {**flatten_rotary(simplify_sizes(renamed)), "windows": windows_of_all_layers(config)}
 
 
 def _restore_phi3(config: Config) -> Config:
-    windows, scaling = config["windows"], config["rope_scaling"]
-    if len(windows) > 1:
-        raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
+    scaling = config["rope_scaling"]
     if scaling["kind"] == "yarn":
         raise UserError("config.model.rotary_scaling.kind=yarn means longrope there")
-    restored = restore_rotary({name: value for name, value in config.items() if name != "windows"})
-    original = scaling["original_max_length"] or config["max_position_embeddings"]
     return {
-        **restored,
-        "original_max_position_embeddings": original,
-        "sliding_window": windows[0] + 1 if windows else None,
+        **restore_rotary(without_keys(config, "windows")),
+        "original_max_position_embeddings": scaling["original_max_length"] or config["max_position_embeddings"],
+        **restore_sliding_window(config["windows"]),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.attention.rotary import NO_SCALING, RotaryScalingKind, rotated_features
 from transformer.config import UserError, convert_value, shorten_value, to_config
-from transformer.huggingface.conversion_spec import Config
+from transformer.huggingface.conversion_spec import Config, without_keys
 
 ROTARY_KEYS = frozenset({"rope_scaling", "rope_parameters", "rope_theta", "partial_rotary_factor"})
 """The keys of config.json that `flatten_rotary` reads."""
@@ -161,7 +161,7 @@ def restore_rotary(config: Config) -> Config:
         UserError: If transformers would round the number of features that rotate otherwise.
     """
     ours = config["rope_scaling"]
-    other_keys = {key: value for key, value in config.items() if key not in ("rope_scaling", "partial_rotary_factor")}
+    other_keys = without_keys(config, "rope_scaling", "partial_rotary_factor")
     if (fraction := config.get("partial_rotary_factor", 1.0)) != 1.0:
         depth = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         if int(depth * fraction) != rotated_features(depth, fraction):
@@ -214,6 +214,28 @@ def our_window(sliding_window: Any) -> int:
     if sliding_window is None or sliding_window < 2:
         raise UserError(f"config.json has sliding_window={sliding_window}; it must be at least 2, or null")
     return sliding_window - 1
+
+
+def windows_of_all_layers(config: Config) -> tuple[int, ...]:
+    """Return the attention windows of a model all of whose layers slide, as our config has them; empty if none does."""
+    window = config["sliding_window"]
+    return () if window is None else (our_window(window),)
+
+
+def restore_sliding_window(windows: Sequence[int]) -> Config:
+    """Return the key `sliding_window` of these windows.
+
+    Raises:
+        UserError: If they are not one for all layers.
+    """
+    if len(windows) > 1:
+        raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
+    return {"sliding_window": windows[0] + 1 if windows else None}
+
+
+def full_every(period: int, layers: int) -> list[str]:
+    """Return the `layer_types` of a model in which every so-manieth layer sees all and the others slide."""
+    return ["full_attention" if (number + 1) % period == 0 else "sliding_attention" for number in range(layers)]
 
 
 def shortest_period[T](layers: tuple[T, ...]) -> tuple[T, ...]:
@@ -281,8 +303,7 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
 
 def restore_rotary_by_kind(config: Config) -> Config:
     """The inverse of `flatten_rotary_by_kind`."""
-    other_keys = {name: value for name, value in config.items() if name not in ("rope_theta", "rope_local_base_freq")}
-    restored = restore_rotary(other_keys)
+    restored = restore_rotary(without_keys(config, "rope_theta", "rope_local_base_freq"))
     scaling = restored.pop("rope_scaling", {"rope_type": "default"})
     if scaling.get("truncate", True) is not True:
         raise UserError("config.model.rotary_scaling.truncate=False is not true, as it always is there")
@@ -293,20 +314,28 @@ def restore_rotary_by_kind(config: Config) -> Config:
     return {**restored, "rope_parameters": kinds}
 
 
-def rotary_pattern_by_windows(windows: tuple[int, ...]) -> tuple[str, ...]:
-    """Return `local` for the layers of a period that slide and `global` for the others; empty if none slides."""
-    return tuple("local" if window else "global" for window in windows) if any(windows) else ()
+def rotary_pattern_by_windows(windows: Sequence[int], *, sliding: str, full: str) -> tuple[str, ...]:
+    """Return the rotary positions of the layers of a period by their windows; empty if all are `global`.
+
+    Args:
+        windows: The attention windows, as our config has them.
+        sliding: The rotary positions of layers with a window.
+        full: Those of the others.
+    """
+    pattern = tuple(sliding if window else full for window in windows or (0,))
+    return () if set(pattern) == {"global"} else pattern
 
 
-def check_rotary_pattern(config: Config) -> None:
-    """Check that just the layers with a window have local rotary positions.
+def check_rotary_pattern(config: Config, *, sliding: str, full: str) -> None:
+    """Check that the rotary positions are those of `rotary_pattern_by_windows`.
 
     Raises:
-        UserError: If others have.
+        UserError: If they are not.
     """
-    pattern, usual = tuple(config["rotary_pattern"]), rotary_pattern_by_windows(config["windows"])
+    pattern = tuple(config["rotary_pattern"])
+    usual = rotary_pattern_by_windows(config["windows"], sliding=sliding, full=full)
     if shortest_period(pattern) != shortest_period(usual):
         raise UserError(
-            f"config.model.rotary_pattern={pattern} is not local in the layers with a window alone, and global in the "
-            "others"
+            f"config.model.rotary_pattern={pattern} is not {sliding} in the layers with a window alone, and {full} in "
+            "the others"
         )

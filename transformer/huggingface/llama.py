@@ -4,8 +4,7 @@ These are Mistral (Jiang et al. 2023), Ministral, SmolLM 3, Granite, Qwen 2 and 
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from transformer.config import UserError
@@ -24,6 +23,7 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
 from transformer.huggingface.layer_keys import (
     LAYER_TYPE_KEYS,
@@ -31,12 +31,14 @@ from transformer.huggingface.layer_keys import (
     check_rotary_pattern,
     flatten_rotary,
     flatten_rotary_by_kind,
-    our_window,
+    full_every,
     restore_rotary,
     restore_rotary_by_kind,
+    restore_sliding_window,
     restore_windows,
     rotary_pattern_by_windows,
     shortest_period,
+    windows_of_all_layers,
     windows_of_layers,
 )
 
@@ -68,12 +70,9 @@ ROTARY_DECODER: Mapping[str, Any] = {
     "output_bias": False,
 }
 _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms", "norm_placement": "pre"}
-TRAINING_DEFAULTS = {"initialization": "gpt", "dropout": 0.0}
-WHOLE_HEADS = FixedConfigKey("partial_rotary_factor", 1.0)
-IGNORED = (r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",)  # the rotary frequencies, a constant
-TIED = {"lm_head.weight": "model.embed_tokens.weight"}
 # Of attention and of the feed-forward network.
 _BIASES = {(True, True): "all", (False, True): "feed_forward", (True, False): "attention", (False, False): "none"}
+ATTENTION_BIAS = ConfigKey("attention_bias", "biases", values={True: "attention", False: "none"})
 _NO_BIASES = (FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False))
 
 
@@ -134,12 +133,17 @@ def simplify_sizes(config: Config) -> Config:
 
 
 def simplify_whole_heads(config: Config, **defaults: float) -> Config:
-    """As `simplify_sizes`, with the rotary positions of a class in which whole heads rotate.
+    """As `simplify_sizes`, with the rotary positions of a class in which whole heads rotate."""
+    return flatten_whole_rotary(simplify_sizes(config), **defaults)
+
+
+def flatten_whole_rotary(config: Config, **defaults: float) -> Config:
+    """As `flatten_rotary`, of a class in which whole heads rotate.
 
     Raises:
         UserError: If a part of them does.
     """
-    simplified = flatten_rotary(simplify_sizes(config), **defaults)
+    simplified = flatten_rotary(config, **defaults)
     if simplified["partial_rotary_factor"] != 1.0:
         raise UserError(
             f"config.json has partial_rotary_factor={simplified['partial_rotary_factor']}; only 1.0 can be read"
@@ -156,7 +160,7 @@ def _restore_llama(config: Config) -> Config:
     flags = [flags for flags, name in _BIASES.items() if name == config["biases"]]
     if not flags:
         raise UserError(f"config.model.biases={config['biases']} is none of {', '.join(_BIASES.values())}")
-    other_keys = {name: value for name, value in config.items() if name != "biases"}
+    other_keys = without_keys(config, "biases")
     return {**restore_rotary(other_keys), "attention_bias": flags[0][0], "mlp_bias": flags[0][1]}
 
 
@@ -166,13 +170,13 @@ LLAMA = ConversionSpec(
     model_family="decoder",
     config_keys=(*SIZES, *RMS_KEYS, ConfigKey("biases", "biases")),
     fixed_fields={**_FIXED, "attention_windows": ()},
-    training_defaults=TRAINING_DEFAULTS,
+    training_defaults={"initialization": "gpt", "dropout": 0.0},
     bare_architecture="LlamaModel",
     fixed_keys=CAUSAL_KEYS,
     tensor_entries=decoder_entries(PRE_NORMS),
     optional_prefix="model.",
-    tensor_aliases=TIED,
-    ignored_tensors=IGNORED,
+    tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
+    ignored_tensors=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),  # a constant
     simplify_config=_simplify_llama,
     simplified_keys=ROTARY_KEYS | {"attention_bias", "mlp_bias"},
     restore_config=_restore_llama,
@@ -180,16 +184,11 @@ LLAMA = ConversionSpec(
 
 
 def _simplify_mistral(config: Config, names: TensorNames) -> Config:
-    window = config["sliding_window"]
-    return {**simplify_whole_heads(config), "windows": () if window is None else (our_window(window),)}
+    return {**simplify_whole_heads(config), "windows": windows_of_all_layers(config)}
 
 
 def _restore_mistral(config: Config) -> Config:
-    windows = config["windows"]
-    if len(windows) > 1:
-        raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
-    other_keys = {name: value for name, value in config.items() if name != "windows"}
-    return {**restore_rotary(other_keys), "sliding_window": windows[0] + 1 if windows else None}
+    return {**restore_rotary(without_keys(config, "windows")), **restore_sliding_window(config["windows"])}
 
 
 MISTRAL = dataclasses.replace(
@@ -218,8 +217,7 @@ def simplify_sliding(config: Config, **defaults: float) -> Config:
 
 def restore_sliding(config: Config) -> Config:
     """The inverse of `simplify_sliding`."""
-    other_keys = {name: value for name, value in config.items() if name != "windows"}
-    return {**restore_rotary(other_keys), **restore_windows(config, config["windows"])}
+    return {**restore_rotary(without_keys(config, "windows")), **restore_windows(config, config["windows"])}
 
 
 MINISTRAL = dataclasses.replace(
@@ -263,9 +261,8 @@ def _restore_smollm3(config: Config) -> Config:
     if "local" in pattern:
         raise UserError(f"config.model.rotary_pattern={pattern} has local layers")
     windows = restore_windows(config, config["windows"])
-    other_keys = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
     return {
-        **_restore_llama(other_keys),
+        **_restore_llama(without_keys(config, "windows", "rotary_pattern")),
         **windows,
         "use_sliding_window": windows["sliding_window"] is not None,
         "no_rope_layers": [int(pattern[number % len(pattern)] == "global") for number in range(layers)],
@@ -358,65 +355,49 @@ QWEN2 = dataclasses.replace(
 )
 
 
-def restore_attention_bias(restore: Callable[[Config], Config], config: Config) -> Config:
-    """Undo `with_attention_bias` behind another inverse."""
-    other_keys = {name: value for name, value in config.items() if name != "biases"}
-    if config["biases"] not in ("attention", "none"):
-        raise UserError(f"config.model.biases={config['biases']} is none of attention, none")
-    return {**restore(other_keys), "attention_bias": config["biases"] == "attention"}
-
-
-def with_attention_bias(config: Config, simplified: Config) -> Config:
-    """Return a simplified config with the biases that `attention_bias` says."""
-    return {**simplified, "biases": "attention" if config["attention_bias"] else "none"}
-
-
 QWEN3 = dataclasses.replace(
     QWEN2,
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
-    config_keys=(*QWEN2.config_keys, ConfigKey("biases", "biases")),
+    config_keys=(*QWEN2.config_keys, ATTENTION_BIAS),
     fixed_fields={**_FIXED, "query_key_norm": "head"},
     bare_architecture="Qwen3Model",
     tensor_entries=decoder_entries(PRE_NORMS | HEAD_NORMS),
-    simplify_config=lambda config, names: with_attention_bias(config, _simplify_qwen(config)),
-    simplified_keys=QWEN2.simplified_keys | {"attention_bias"},
-    restore_config=functools.partial(restore_attention_bias, _restore_qwen),
 )
 
 OLMO2 = dataclasses.replace(
     LLAMA,
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
+    config_keys=(*SIZES, *RMS_KEYS, ATTENTION_BIAS),
     fixed_fields={**_FIXED, "norm_placement": "output", "query_key_norm": "width", "attention_windows": ()},
     bare_architecture="Olmo2Model",
     tensor_entries=decoder_entries(_OUTPUT_NORMS),
-    simplify_config=lambda config, names: with_attention_bias(config, simplify_whole_heads(config)),
-    simplified_keys=ROTARY_KEYS | {"attention_bias"},
-    restore_config=functools.partial(restore_attention_bias, restore_rotary),
+    simplify_config=lambda config, names: simplify_whole_heads(config),
+    simplified_keys=ROTARY_KEYS,
+    restore_config=restore_rotary,
 )
 
+# The rotary positions of layers with a window, and of the others.
+LOCAL_ROTARY = {"sliding": "local", "full": "global"}
 # The rotary base of OLMo 3's class.
 _OLMO3_BASE = 500000.0
 
 
 def _simplify_olmo3(config: Config, names: TensorNames) -> Config:
-    types = config["layer_types"] or [
-        "sliding_attention" if (number + 1) % 4 else "full_attention" for number in range(config["num_hidden_layers"])
-    ]
+    types = config["layer_types"] or full_every(4, config["num_hidden_layers"])
     # As the class does: a base beside those of the kinds of layers is that of full ones alone.
     simplified = flatten_rotary_by_kind(
         simplify_sizes(config), full_base=config.get("rope_theta", _OLMO3_BASE), sliding_base=_OLMO3_BASE
     )
     windows = windows_of_layers(config, types)
-    pattern = rotary_pattern_by_windows(windows)
-    return with_attention_bias(config, {**simplified, "windows": windows, "rotary_pattern": pattern})
+    return {**simplified, "windows": windows, "rotary_pattern": rotary_pattern_by_windows(windows, **LOCAL_ROTARY)}
 
 
 def restore_local_rotary(config: Config) -> Config:
     """Undo what gives sliding layers rotary positions of their own."""
-    check_rotary_pattern(config)
-    other_keys = {name: value for name, value in config.items() if name not in ("windows", "rotary_pattern")}
+    check_rotary_pattern(config, **LOCAL_ROTARY)
+    other_keys = without_keys(config, "windows", "rotary_pattern")
     return {**restore_rotary_by_kind(other_keys), **restore_windows(config, config["windows"])}
 
 
@@ -435,6 +416,6 @@ OLMO3 = dataclasses.replace(
     bare_architecture="Olmo3Model",
     fixed_keys=(CAUSAL,),
     simplify_config=_simplify_olmo3,
-    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"attention_bias"},
-    restore_config=functools.partial(restore_attention_bias, restore_local_rotary),
+    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
+    restore_config=restore_local_rotary,
 )

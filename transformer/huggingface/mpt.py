@@ -15,6 +15,7 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR
 
@@ -43,7 +44,7 @@ def _restore_mpt(config: Config) -> Config:
     if config["feed_forward"] != 4 * config["d_model"]:
         raise UserError(f"config.model.feed_forward={config['feed_forward']} is not 4 x width={4 * config['d_model']}")
     read = ("feed_forward", "softmax_scale", "dropout", "attention_dropout")
-    other_keys = {name: value for name, value in config.items() if name not in read}
+    other_keys = without_keys(config, *read)
     scale = config["softmax_scale"]
     return other_keys if scale is None else {**other_keys, "attn_config": {"softmax_scale": scale}}
 

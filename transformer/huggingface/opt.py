@@ -15,7 +15,6 @@ from transformer.huggingface.conversion_spec import (
     norm_entries,
     unembedding_entries,
 )
-from transformer.huggingface.starcoder import restore_bias
 
 _LAYER = "model.decoder.layers.{layer}"
 
@@ -29,24 +28,7 @@ def _simplify_opt(config: Config, names: TensorNames) -> Config:
         )
     if config["do_layer_norm_before"] and config["_remove_final_layer_norm"]:
         raise UserError("config.json has _remove_final_layer_norm=True; only False can be read")
-    return {
-        **config,
-        "placement": "pre" if config["do_layer_norm_before"] else "post",
-        "biases": "all" if config["enable_bias"] else "none",
-        "norm_bias": None if config["enable_bias"] else True,
-    }
-
-
-def _restore_opt(config: Config) -> Config:
-    placement = config["placement"]
-    if placement not in ("pre", "post"):
-        raise UserError(f"config.model.norm_placement={placement} is none of pre, post")
-    other_keys = {name: value for name, value in config.items() if name != "placement"}
-    return {
-        **restore_bias(other_keys, "enable_bias"),
-        "do_layer_norm_before": placement == "pre",
-        "word_embed_proj_dim": config["hidden_size"],
-    }
+    return config
 
 
 OPT = ConversionSpec(
@@ -64,13 +46,13 @@ OPT = ConversionSpec(
         ConfigKey("dropout", "dropout"),
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("tie_word_embeddings", "tie_embeddings"),
-        ConfigKey("biases", "biases"),
-        ConfigKey("norm_bias", "norm_bias"),
-        ConfigKey("placement", "norm_placement"),
+        ConfigKey("enable_bias", "biases", values={True: "all", False: "none"}),
+        ConfigKey("do_layer_norm_before", "norm_placement", values={True: "pre", False: "post"}),
     ),
     fixed_fields={
         "score": "scaled_dot",
         "norm": "layer",
+        "norm_bias": True,
         "norm_epsilon": 1e-5,
         "positions": "learned",
         "position_offset": 2,
@@ -98,8 +80,6 @@ OPT = ConversionSpec(
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.decoder.embed_tokens.weight"},
     simplify_config=_simplify_opt,
-    simplified_keys=frozenset(
-        {"word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm", "enable_bias"}
-    ),
-    restore_config=_restore_opt,
+    simplified_keys=frozenset({"word_embed_proj_dim", "_remove_final_layer_norm"}),
+    restore_config=lambda config: {**config, "word_embed_proj_dim": config["hidden_size"]},
 )

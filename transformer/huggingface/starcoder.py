@@ -14,17 +14,16 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
 from transformer.huggingface.gpt import GPT2
-from transformer.huggingface.layer_keys import ROTARY_KEYS, our_window, restore_rotary
 from transformer.huggingface.llama import (
     LAYER,
-    LLAMA,
+    MISTRAL,
     PRE_NORMS,
     ROTARY_DECODER,
     SIZES,
     decoder_entries,
-    simplify_whole_heads,
 )
 from transformer.huggingface.tensor_layouts import FROM_HEADS, LINEAR_BY_GROUPS, VECTOR_BY_GROUPS
 
@@ -45,9 +44,8 @@ def _restore_bigcode(config: Config) -> Config:
         raise UserError(f"config.model.kv_heads={config['kv_heads']} is neither 1 nor heads={config['n_head']}")
     if config["scale"] not in (None, 1.0):
         raise UserError(f"config.model.attention_scale={config['scale']} is neither 1 nor 1 / sqrt(D)")
-    other_keys = {name: value for name, value in config.items() if name not in ("kv_heads", "scale")}
     return {
-        **other_keys,
+        **without_keys(config, "kv_heads", "scale"),
         "embd_pdrop": config["resid_pdrop"],
         "multi_query": config["kv_heads"] == 1,
         "scale_attn_weights": config["scale"] is None,
@@ -80,48 +78,8 @@ GPT_BIGCODE = dataclasses.replace(
 )
 
 
-def _simplify_starcoder2(config: Config, names: TensorNames) -> Config:
-    window = config["sliding_window"]
-    return {
-        **simplify_whole_heads(config),
-        "windows": () if window is None else (our_window(window),),
-        "biases": "all" if config["use_bias"] else "none",
-        "norm_bias": None if config["use_bias"] else True,
-    }
-
-
-def _restore_starcoder2(config: Config) -> Config:
-    windows = config["windows"]
-    if len(windows) > 1:
-        raise UserError(f"config.model.attention_windows={windows} are not one for all layers")
-    other_keys = {name: value for name, value in config.items() if name != "windows"}
-    return {
-        **restore_rotary(restore_bias(other_keys, "use_bias")),
-        "sliding_window": windows[0] + 1 if windows else None,
-    }
-
-
-def restore_bias(config: Config, key: str) -> Config:
-    """Undo that all linear maps have biases or none, as a key says, while norms have theirs.
-
-    Args:
-        config: The config, with `biases` and `norm_bias` as ours has them.
-        key: The key of config.json.
-
-    Raises:
-        UserError: If others have biases, or if norms have none.
-    """
-    biases = config["biases"]
-    if biases not in ("all", "none"):
-        raise UserError(f"config.model.biases={biases} is none of all, none")
-    if config["norm_bias"] != (True if biases == "none" else None):
-        raise UserError("config.model.norm_bias=False leaves out what the norms have there")
-    other_keys = {name: value for name, value in config.items() if name not in ("biases", "norm_bias")}
-    return {**other_keys, key: biases == "all"}
-
-
 STARCODER2 = dataclasses.replace(
-    LLAMA,
+    MISTRAL,
     model_type="starcoder2",
     architecture="Starcoder2ForCausalLM",
     config_keys=(
@@ -129,11 +87,10 @@ STARCODER2 = dataclasses.replace(
         ConfigKey("norm_epsilon", "norm_epsilon"),
         ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
         ConfigKey("residual_dropout", "dropout"),
-        ConfigKey("biases", "biases"),
-        ConfigKey("norm_bias", "norm_bias"),
+        ConfigKey("use_bias", "biases", values={True: "all", False: "none"}),
         ConfigKey("windows", "attention_windows"),
     ),
-    fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_placement": "pre"},
+    fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_placement": "pre", "norm_bias": True},
     training_defaults={"initialization": "gpt"},
     bare_architecture="Starcoder2Model",
     fixed_keys=(CAUSAL,),
@@ -145,7 +102,4 @@ STARCODER2 = dataclasses.replace(
             *linear_entries(f"{LAYER}.mlp.c_proj", "layers/feed_forward/contract"),
         ),
     ),
-    simplify_config=_simplify_starcoder2,
-    simplified_keys=ROTARY_KEYS | {"sliding_window", "use_bias"},
-    restore_config=_restore_starcoder2,
 )

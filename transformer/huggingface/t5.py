@@ -19,6 +19,7 @@ from transformer.huggingface.conversion_spec import (
     linear_entries,
     norm_entries,
     unembedding_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import LINEAR
 
@@ -88,7 +89,7 @@ def _restore_config(config: Config) -> Config:
     scaled = config["logit_scale"] == "inverse_sqrt_width"
     if scaled and not config["tie_word_embeddings"]:
         raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tie_embeddings=True alone")
-    other_keys = {name: value for name, value in config.items() if name not in ("attention_dropout", "logit_scale")}
+    other_keys = without_keys(config, "attention_dropout", "logit_scale")
     return (
         {**other_keys, "scale_decoder_outputs": False} if config["tie_word_embeddings"] and not scaled else other_keys
     )
@@ -159,7 +160,7 @@ def _simplify_mt5(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_mt5(config: Config) -> Config:
-    return {name: value for name, value in config.items() if name != "attention_dropout"}
+    return without_keys(config, "attention_dropout")
 
 
 MT5 = dataclasses.replace(

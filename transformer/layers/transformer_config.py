@@ -341,6 +341,11 @@ class TransformerConfig(Config, path="config.model"):
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
+    def resolved_norm_bias(self) -> bool:
+        """Whether layer norms have a bias."""
+        return self.biases is not Biases.NONE if self.norm_bias is None else self.norm_bias
+
+    @property
     def resolved_base_width(self) -> int:
         """The width at which the maximal update parametrization changes nothing; without it the width itself."""
         return self.width
@@ -365,8 +370,7 @@ class TransformerConfig(Config, path="config.model"):
 
     def make_norm(self, builder: ParameterBuilder) -> LayerNorm | RmsNorm:
         """Make a norm over the width; only a layer norm can have a bias."""
-        bias = self.biases is not Biases.NONE if self.norm_bias is None else self.norm_bias
-        return self.make_norm_over(self.width, builder, bias=bias)
+        return self.make_norm_over(self.width, builder, bias=self.resolved_norm_bias)
 
     def make_norm_over(self, features: int, builder: ParameterBuilder, *, bias: bool = False) -> LayerNorm | RmsNorm:
         """Make a norm of the model's kind over so many features."""
