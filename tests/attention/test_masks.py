@@ -322,8 +322,8 @@ def test_a_window_of_nothing_but_the_query_itself_gives_its_value() -> None:
     q, k, v = inputs()
     for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):
         output, _ = attend(q, k, v, spec=AttentionSpec(backend=backend), mask=Mask(window=(0, 0)))
-        seen = min(Q, K)
-        np.testing.assert_allclose(output[:, :seen], v[:, :seen], rtol=1e-6)
+        shared = min(Q, K)
+        np.testing.assert_allclose(output[:, :shared], v[:, :shared], rtol=1e-6)
 
 
 @pytest.mark.parametrize("backend", [Backend.EINSUM, Backend.BLOCKWISE])

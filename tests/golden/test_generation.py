@@ -47,7 +47,7 @@ def test_greedy_texts_under_constraints_are_those_recorded(name: str, tmp_path: 
     model, params = model_of(name, recorded, tmp_path)
     prompt = padded_prompts()
     inputs = {"tokens": jnp.asarray(prompt.tokens), "lengths": jnp.asarray(prompt.lengths)}
-    plain = set()
+    distinct_texts = set()
     for entry in (entry for entry in RECORDED["greedy"] if entry["model"] == name):
         constraints, ends = limits_of(entry["options"], recorded.config["vocab_size"])
         tokens = SpecialTokens(pad_id=0, other_end_ids=ends) if ends else SpecialTokens()
@@ -66,12 +66,12 @@ def test_greedy_texts_under_constraints_are_those_recorded(name: str, tmp_path: 
             ).tokens[:, 0]
 
         with jax.default_matmul_precision("highest"):
-            found = np.asarray(run(params))
-        for row, text in zip(found, entry["texts"], strict=True):
+            generated = np.asarray(run(params))
+        for row, text in zip(generated, entry["texts"], strict=True):
             assert row[: len(text)].tolist() == text, (entry["options"], text)
-        plain.add(str(entry["texts"]))
+        distinct_texts.add(str(entry["texts"]))
     # Every set of options but one that bans nothing of these texts gives texts of its own.
-    assert len(plain) >= 6
+    assert len(distinct_texts) >= 6
 
 
 @pytest.mark.parametrize("entry", RECORDED["sampling"], ids=lambda entry: "-".join(entry["options"]))
@@ -79,6 +79,6 @@ def test_sampling_keeps_the_tokens_recorded(entry: dict[str, Any]) -> None:
     logits = jnp.asarray(RECORDED["logits"], jnp.float32)
     scores, index = Sampling(**entry["options"]).truncate(jax.nn.log_softmax(logits))
     index = jnp.broadcast_to(jnp.arange(logits.shape[1]), logits.shape) if index is None else index
-    kept = [sorted(row[np.isfinite(row_scores)].tolist()) for row, row_scores in zip(index, scores, strict=True)]
-    assert kept == entry["kept"]
+    kept_tokens = [sorted(row[np.isfinite(row_scores)].tolist()) for row, row_scores in zip(index, scores, strict=True)]
+    assert kept_tokens == entry["kept"]
     np.testing.assert_allclose(jnp.exp(scores).sum(-1), 1, rtol=1e-5)

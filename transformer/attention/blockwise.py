@@ -369,8 +369,8 @@ class Gradients(NamedTuple):
 def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents of (q, k, v, leaves of terms) in the inputs' types; fields of the mask have none."""
     d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
-    integers = [None] * len(jax.tree.leaves(terms.mask)), [None] * (terms.head_H is not None)
-    leaves = [*integers[0], *jax.tree.leaves(d_terms), *integers[1]]
+    mask_gradients, head_gradients = ([None] * len(jax.tree.leaves(field)) for field in (terms.mask, terms.head_H))
+    leaves = [*mask_gradients, *jax.tree.leaves(d_terms), *head_gradients]
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 

@@ -30,36 +30,77 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodingDefaults(Config, path="config.task.decoding"):
-    """How a run generates unless a request says otherwise; an imported model has what its folder says.
+class TokenLimits(Config):
+    """Which tokens a text may have, whatever strategy chooses them: the options of `Constraints`.
 
     Attributes:
         end_ids: The tokens that end a text, beside the tokenizer's end token.
         forbidden_ids: The tokens that are never generated.
-        repetition_penalty: The penalty of tokens that have occurred, as in `DecodingConfig`. 1 is none.
+        forbidden_sequences: The sequences of tokens that are never generated.
+        repetition_penalty: The penalty of tokens that stand in the text already. 1 is none.
+        no_repeat_ngram_size: No sequence of so many tokens occurs twice, the prompt included. 0 is no limit.
+        min_new_tokens: The least number of tokens to generate.
+    """
+
+    end_ids: tuple[NonNegativeInt, ...] = ()
+    forbidden_ids: tuple[NonNegativeInt, ...] = ()
+    forbidden_sequences: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    repetition_penalty: NonNegativeFloat = 1.0
+    no_repeat_ngram_size: NonNegativeInt = 0
+    min_new_tokens: NonNegativeInt = 0
+
+    def token_constraints(self) -> Constraints:
+        """Return the limits that concern no text."""
+        return Constraints(
+            self.repetition_penalty,
+            self.forbidden_ids,
+            forbidden_sequences=self.forbidden_sequences,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            min_new_tokens=self.min_new_tokens,
+        )
+
+    def constraints(
+        self, tokenizer: "Tokenizer", vocabulary: int, *, begins: bool, stop_sequences: tuple[str, ...] = ()
+    ) -> Constraints:
+        """Return the limits on tokens, with the stop strings as token tables.
+
+        Args:
+            tokenizer: The run's tokenizer.
+            vocabulary: The number of tokens that the model scores. Tokens that the tokenizer does not know are never
+                generated.
+            begins: Whether no text stands before the first generated token.
+            stop_sequences: Texts before which the generated text is cut.
+        """
+        unknown = range(tokenizer.vocab_size, vocabulary)
+        table = None
+        if stop_sequences:
+            token_tables = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
+            table = build_stop_table(
+                stop_sequences, *([*token_bytes, *[b""] * len(unknown)] for token_bytes in token_tables)
+            )
+        limits = self.token_constraints()
+        return dataclasses.replace(limits, forbidden_ids=(*unknown, *self.forbidden_ids), stop_table=table)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingDefaults(TokenLimits, path="config.task.decoding"):
+    """How a run generates unless a request says otherwise; an imported model has what its folder says.
+
+    Attributes:
         max_new_tokens: The largest number of tokens to generate; None is the task's own.
         temperature: The sampling temperature; None, as for the next four, if it does not ask for sampling.
         top_k: Sample from the k most probable tokens. 0 is all.
         top_p: Sample from the smallest set of tokens whose probability reaches p. 1 is all.
         min_p: Sample from the tokens of at least this part of the greatest probability. 0 is all.
         typical_p: Sample from the typical set of this probability. 1 is all.
-        forbidden_sequences: The sequences of tokens that are never generated.
-        no_repeat_ngram_size: No sequence of so many tokens occurs twice. 0 is no limit.
-        min_new_tokens: The least number of tokens to generate.
     """
 
-    end_ids: tuple[NonNegativeInt, ...] = ()
-    forbidden_ids: tuple[NonNegativeInt, ...] = ()
-    repetition_penalty: NonNegativeFloat = 1.0
     max_new_tokens: PositiveInt | None = None
     temperature: NonNegativeFloat | None = None
     top_k: NonNegativeInt | None = None
     top_p: float | None = None
     min_p: float | None = None
     typical_p: float | None = None
-    forbidden_sequences: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    no_repeat_ngram_size: NonNegativeInt = 0
-    min_new_tokens: NonNegativeInt = 0
 
     @property
     def samples(self) -> bool:
@@ -72,7 +113,7 @@ class DecodingDefaults(Config, path="config.task.decoding"):
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodingConfig(Config):
+class DecodingConfig(TokenLimits):
     """Decoding: greedy or beam search, or sampling if one of its options (`temperature` to `typical_p`) is set.
 
     Attributes:
@@ -86,14 +127,7 @@ class DecodingConfig(Config):
         min_p: Sample from the tokens of at least this part of the greatest probability. 0 is all.
         typical_p: Sample from the typical set of this probability. 1 is all.
         num_samples: The number of samples for each prompt.
-        repetition_penalty: The penalty of tokens that stand in the text already, as in
-            transformer.decoding.constraints.Constraints. 1 is none.
         stop_sequences: Texts before which the generated text is cut.
-        end_ids: The tokens that end a text, beside the tokenizer's end token.
-        forbidden_ids: The tokens that are never generated.
-        forbidden_sequences: The sequences of tokens that are never generated.
-        no_repeat_ngram_size: No sequence of so many tokens occurs twice, the prompt included. 0 is no limit.
-        min_new_tokens: The least number of tokens to generate.
         seed: The seed of sampling.
 
     Raises:
@@ -111,13 +145,7 @@ class DecodingConfig(Config):
     min_p: float | None = None
     typical_p: float | None = None
     num_samples: PositiveInt = 1
-    repetition_penalty: NonNegativeFloat = 1.0
     stop_sequences: tuple[str, ...] = ()
-    end_ids: tuple[NonNegativeInt, ...] = ()
-    forbidden_ids: tuple[NonNegativeInt, ...] = ()
-    forbidden_sequences: tuple[tuple[NonNegativeInt, ...], ...] = ()
-    no_repeat_ngram_size: NonNegativeInt = 0
-    min_new_tokens: NonNegativeInt = 0
     seed: Seed = 0
 
     def _check(self) -> None:
@@ -170,35 +198,6 @@ class DecodingConfig(Config):
             typical_p = 1.0 if self.typical_p is None else self.typical_p
             return Sampling(temperature, self.top_k or 0, top_p, self.min_p or 0.0, typical_p, self.num_samples)
         return GreedySearch() if self.num_beams == 1 else BeamSearch(self.num_beams, self.length_penalty)
-
-    def constraints(self, tokenizer: "Tokenizer", vocabulary: int, *, begins: bool) -> Constraints:
-        """Return the limits on tokens, with the stop strings as token tables.
-
-        Args:
-            tokenizer: The run's tokenizer.
-            vocabulary: The number of tokens that the model scores. Tokens that the tokenizer does not know are never
-                generated.
-            begins: Whether no text stands before the first generated token.
-        """
-        unknown = range(tokenizer.vocab_size, vocabulary)
-        table = None
-        if self.stop_sequences:
-            token_tables = (tokenizer.token_bytes(), *([tokenizer.first_bytes()] if begins else []))
-            table = build_stop_table(
-                self.stop_sequences, *([*token_bytes, *[b""] * len(unknown)] for token_bytes in token_tables)
-            )
-        limits = self.token_constraints()
-        return dataclasses.replace(limits, forbidden_ids=(*unknown, *self.forbidden_ids), stop_table=table)
-
-    def token_constraints(self) -> Constraints:
-        """Return the limits on tokens that concern no text."""
-        return Constraints(
-            self.repetition_penalty,
-            self.forbidden_ids,
-            forbidden_sequences=self.forbidden_sequences,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            min_new_tokens=self.min_new_tokens,
-        )
 
 
 def _sampling_options(config: DecodingDefaults | DecodingConfig) -> list[str]:

@@ -71,7 +71,9 @@ def generate_continuations(
         tokens=SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, other_end_ids=decoding.end_ids),
         key=jax.random.key(decoding.seed),
         prompt=Prompt(inputs["tokens"], inputs["lengths"]),
-        constraints=decoding.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=begins),
+        constraints=decoding.constraints(
+            tokenizer, output_vocabulary_size(view, inputs), begins=begins, stop_sequences=decoding.stop_sequences
+        ),
     )
 
 

@@ -67,7 +67,9 @@ def translate(
     widest = max(map(len, encoded.sources))
     batch = BucketedPairBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
     source_only = {"source": batch["source"]}
-    constraints = decoding.constraints(tokenizer, output_vocabulary_size(view, source_only), begins=True)
+    constraints = decoding.constraints(
+        tokenizer, output_vocabulary_size(view, source_only), begins=True, stop_sequences=decoding.stop_sequences
+    )
     tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
 
     @jax.jit

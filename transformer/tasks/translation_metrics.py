@@ -18,7 +18,6 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
-from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
 from transformer.tasks.translation_data import (
@@ -231,14 +230,6 @@ def make_decoding_step(
     strategy = make_decoding_strategy(config)
     decoding = config.decoding
     tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
-    limits = DecodingConfig(
-        forbidden_ids=decoding.forbidden_ids,
-        forbidden_sequences=decoding.forbidden_sequences,
-        repetition_penalty=decoding.repetition_penalty,
-        no_repeat_ngram_size=decoding.no_repeat_ngram_size,
-        min_new_tokens=decoding.min_new_tokens,
-        max_new_tokens=max(DecodingConfig.max_new_tokens, decoding.min_new_tokens),
-    )
 
     def step(view: StateView, batch: Batch, key: Any) -> tuple[dict, dict]:
         inputs = {"source": jnp.asarray(batch["source"])}
@@ -249,7 +240,7 @@ def make_decoding_step(
             strategy=strategy,
             length=inputs["source"].shape[1],
             tokens=tokens,
-            constraints=limits.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
+            constraints=decoding.constraints(tokenizer, output_vocabulary_size(view, inputs), begins=True),
             coverage=make_coverage_penalty(view, inputs["source"], tokenizer, config.coverage_penalty),
         )
         rollout = rollout._replace(tokens=tokens.with_one_end(rollout.tokens))
