@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-changed install lint format slow faults bench reproduce pods pages docs lock clean engines
+.PHONY: help demo test test-changed install lint format slow faults mutants bench reproduce pods pages docs lock clean engines
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -47,6 +47,10 @@ slow: ## run the tests that `make test` leaves out
 faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
 	@.ci/install dev
 	$(PYTHON) -m tests.faults.run
+
+mutants: ## plant a fault in one line of the code at a time, and see that tests fail of it (half an hour on two cores)
+	@.ci/install dev
+	$(PYTHON) -m tests.mutants.run
 
 engines: ## check the file for SkyPilot by SkyPilot's own parser, in an environment of its own (.engines)
 	@.ci/install dev

@@ -1,0 +1,5 @@
+"""Mutants of transformer/attention."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = ()
