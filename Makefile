@@ -40,9 +40,9 @@ format: ## rewrite the sources in the project's style
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-slow: ## run the tests that `make test` leaves out
+slow: ## run the tests that `make test` leaves out; MINUTES=20: those that begin by then, most valuable first
 	@.ci/install dev
-	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m slow -n 2 --dist loadfile
+	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m slow -n 2 --dist loadfile $(if $(MINUTES),--minutes=$(MINUTES) --no-loadscope-reorder)
 
 faults: ## kill, tear, fill, flip and plant, and see that no run is lost and nothing changes in silence (an hour on two cores)
 	@.ci/install dev

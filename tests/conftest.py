@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -67,6 +68,32 @@ gc.set_threshold(100_000, 50, 100)
 # A busy machine is no failure, and the same tree gives the same verdict twice.
 hypothesis.settings.register_profile("headwise", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("headwise")
+
+
+# Of the slow tests, those of what everything else stands on come first, for who has not the time for all of them.
+MOST_VALUABLE_FIRST = ("contracts", "golden", "attention", "layers", "models", "training", "decoding", "tasks", "runs")
+BEGUN = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let who has not the time for all tests say so."""
+    parser.addoption("--minutes", type=float, help="skip the tests that have not begun after so many minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where time is limited, begin with the most valuable folders."""
+    if config.getoption("--minutes") is not None:
+        folders = {folder: rank for rank, folder in enumerate(MOST_VALUABLE_FIRST)}
+        parts = [item.path.relative_to(ROOT / "tests").parts for item in items]
+        ranks = [folders.get(names[0], len(folders)) for names in parts]
+        items[:] = [item for _, item in sorted(zip(ranks, items, strict=True), key=lambda ranked: ranked[0])]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin too late."""
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - BEGUN > 60 * minutes:
+        pytest.skip(f"not begun within --minutes={minutes:g}")
 
 
 def pytest_sessionfinish() -> None:
