@@ -122,6 +122,8 @@ def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equation
     }.get(combination.position, {})
     if "bias" in combination.features:
         shapes["bias"] = (1, heads, queries, keys)
+    if "sinks" in combination.features:
+        shapes["sinks"] = (heads,)
     found = {name: random.normal(size=shape) for name, shape in shapes.items()}
     if combination.score is Score.COSINE:
         found["score.sharpening"] = random.uniform(0.5, 3, (batch, heads, queries))
@@ -135,7 +137,7 @@ def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equation
 def facts_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations.Facts:
     """What the mask says, but for the center, of two examples that differ; some rows see no key."""
     random = np.random.default_rng(1)
-    batch, queries, keys, *_ = sizes
+    batch, queries, keys, heads, *_ = sizes
     query, key = np.arange(queries), np.arange(keys)
     order = np.stack([random.permutation(max(queries, keys)) for _ in range(batch)])
     allowed = random.random((batch, 1, queries, keys)) < 0.6
@@ -143,6 +145,7 @@ def facts_of(combination: AttentionVariant, sizes: Sizes) -> attention_equations
     facts = {
         "causal": True,
         "window": (2, 1),
+        "head_windows": (np.arange(heads) % 4, np.arange(heads) % 3),
         "query_offset": np.array([1, 3]),
         "query_lengths": np.array([queries, queries // 2]),
         "key_lengths": np.array([keys - 1, keys // 3]),
@@ -221,6 +224,7 @@ def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arr
     return AttentionParameters(
         SCORES[combination.score](**of_score) if of_score else None,
         SCHEMES[combination.position](**of_position) if of_position else None,
+        arrays.get("sinks"),
     )
 
 

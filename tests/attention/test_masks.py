@@ -44,6 +44,7 @@ def facts_of(names: Any, seed: int) -> dict[str, Any]:
     drawn = {
         "causal": True,
         "window": [(2, 1), (0, 3), (3, 0), (1, 1), (9, 9)][random.integers(5)],
+        "head_windows": (random.integers(0, 3, H), random.integers(0, 4, H)),
         "query_offset": random.integers(-3, 5, B),
         "query_lengths": random.integers(0, Q + 2, B),
         "key_lengths": random.integers(0, K + 2, B),
@@ -76,6 +77,10 @@ def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
         before, after = facts["window"]
         center = facts["center"][b, h, q] if "center" in facts else position
         if k < center - before or k > center + after:
+            return False
+    if "head_windows" in facts:
+        before, after = (sizes[h] for sizes in facts["head_windows"])
+        if k < position - before or k > position + after:
             return False
     if "query_lengths" in facts and q >= facts["query_lengths"][b]:
         return False

@@ -83,6 +83,7 @@ CASES = {
         choices=(("position", AttentionPosition.T5),),
     ),
     "a soft cap in a ring, heads divided": Case((1, 1, 2, 2), EVERYTHING, BLOCKWISE, ("softcap",)),
+    "sinks in a ring, heads divided": Case((1, 1, 2, 2), EVERYTHING, BLOCKWISE, ("sinks",)),
     "a function of heads and places, all divided": Case(
         (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("logit_modification",), how=GATHER
     ),

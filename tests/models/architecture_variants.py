@@ -46,6 +46,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "output_bias": (False, True),
     "query_key_norm": tuple(QueryKeyNorm),
     "attention_softcap": (None, 0.7),
+    "attention_sinks": (False, True),
     "residual_multiplier": (1.0, 0.6),
     "norm_bias": (None, True, False),
 }

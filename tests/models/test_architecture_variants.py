@@ -164,6 +164,7 @@ CHOICES: dict[str, dict[str, Any]] = {
         "logit_multiplier": 0.5,
         "attention_scale": 0.9,
     },
+    "sinks": {"attention_sinks": True, "attention_windows": (3, 0)},
     "soft caps": {"attention_softcap": 0.5, "logit_softcap": 1.5, "norm": NormKind.RMS_ZERO_CENTERED},
 }
 
@@ -259,6 +260,7 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
             of_heads = {"none": (), "head": ("scale",), "width": ("norm/scale",)}[options["query_key_norm"].value]
             sides = ("query_norm", "key_norm")
             expected |= {f"{prefix}/{attention}/{side}/{name}" for side in sides for name in of_heads}
+            expected |= {f"{prefix}/{attention}/sinks"} if options["attention_sinks"] else set()
             expected |= {f"{prefix}/{attention}/score/log_sharpening"} if options["score"].value == "cosine" else set()
         of_kind = {"shaw": ("keys", "values"), "transformer_xl": ("weight", "content", "position")}
         expected |= {f"{prefix}/attention/relative/{name}" for name in of_kind.get(positions, ())}

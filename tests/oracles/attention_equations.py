@@ -67,7 +67,7 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
     logits = logits + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
     logits = logits / kind.temperature
     seen = np.broadcast_to(visible(facts, arrays, position_BxQ), logits.shape)
-    probabilities, weights, log_prob = normalize(kind, logits, seen)
+    probabilities, weights, log_prob = normalize(kind, logits, seen, arrays.get("sinks"))
     if kind.gaussian:
         # D of Luong et al. 2015: half of what the window spans.
         half_width = sum(facts["window"]) / 2
@@ -130,6 +130,9 @@ def visible(facts: Facts, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarra
         before, after = facts["window"]
         center = arrays["center"][..., None] if "center" in arrays else position
         seen = seen & (center - before <= key) & (key <= center + after)
+    if "head_windows" in facts:
+        before, after = (np.asarray(sizes)[None, :, None, None] for sizes in facts["head_windows"])
+        seen = seen & (position - before <= key) & (key <= position + after)
     if "query_lengths" in facts:
         seen = seen & (query < of_example("query_lengths"))
     if "key_lengths" in facts:
@@ -297,12 +300,14 @@ def t5_bucket(distance: int, buckets: int, kind: Kind) -> int:
     return first + exact + sum(passed)
 
 
-def normalize(kind: Kind, logits: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def normalize(
+    kind: Kind, logits: np.ndarray, seen: np.ndarray, sinks_H: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities, weights and the log-probability of what a sampler chose."""
     log_prob = np.zeros(logits.shape[:-1])
     match kind.normalizer:
         case "softmax":
-            weights = softmax(logits, seen)
+            weights = softmax(logits, seen, sinks_H)
             return weights, weights, log_prob
         case "sparsemax":
             weights = entmax(logits, seen, 2.0)
@@ -319,8 +324,12 @@ def normalize(kind: Kind, logits: np.ndarray, seen: np.ndarray) -> tuple[np.ndar
     return probabilities, weights, log_prob
 
 
-def softmax(logits: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """exp(s_k) / sum_j exp(s_j) over the keys that are seen."""
+def softmax(logits: np.ndarray, seen: np.ndarray, sinks_H: np.ndarray | None = None) -> np.ndarray:
+    """exp(s_k) / sum_j exp(s_j) over the keys that are seen and, where heads have one, the sink."""
+    if sinks_H is not None:
+        sink = np.broadcast_to(sinks_H[None, :, None, None], (*logits.shape[:3], 1))
+        seen = np.concatenate([seen, seen.any(axis=-1, keepdims=True)], axis=-1)
+        return softmax(np.concatenate([logits, sink], axis=-1), seen)[..., :-1]
     largest = np.where(seen, logits, logits.min()).max(axis=-1, keepdims=True)
     powers = np.exp(np.where(seen, logits - largest, -np.inf))
     return powers / np.where(seen.any(axis=-1), powers.sum(axis=-1), 1)[..., None]

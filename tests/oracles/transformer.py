@@ -136,6 +136,8 @@ def multi_head(
         elif kind.query_key_norm == "width":
             flat = arrays[name].reshape(*arrays[name].shape[:2], -1)
             arrays[name] = normed(kind, weights[norm]["norm"], flat).reshape(arrays[name].shape)
+    if "sinks" in weights:
+        arrays["sinks"] = weights["sinks"]
     position = kind.positions if kind.positions in ("alibi", "t5", "shaw", "transformer_xl") else "none"
     if kind.positions in ("rotary", "rotary_halves"):
         for name in ("q", "k"):

@@ -36,7 +36,14 @@ from transformer.attention.inverted_dropout import dropout
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
 from transformer.attention.logit_modification import LogitModification
 from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
-from transformer.attention.normalizers import Reweighting, gaussian_reweight, log_sum_exp, normalize
+from transformer.attention.normalizers import (
+    NormalizedWeights,
+    Reweighting,
+    add_sinks,
+    gaussian_reweight,
+    log_sum_exp,
+    normalize,
+)
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
 from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
 from transformer.attention.reference_mode import is_tracing_reference
@@ -240,7 +247,7 @@ def attend(
             softmax.
         mask: Which keys each query may see; by default all of them.
         bias: Added to the logits; minus infinity hides a key.
-        params: Trained parameters of the score and of the position scheme; None where neither has any.
+        params: Trained parameters of the score and of the position scheme, and sinks; None where there are none.
         key: Random key for sampling normalizers and for `spec.dropout`; used in training only.
         train: Whether to apply dropout and sampling.
         capture: Which maps and statistics to return; None captures nothing. Weights are captured before dropout.
@@ -248,8 +255,9 @@ def attend(
 
     Returns:
         The output, and an `AttentionAux`. Its `log_sum_exp` [B, H, Q] is log sum_k exp(s_k) over the keys that a query
-        sees: differentiable, and minus infinity for a query that sees none. It combines two calls on parts of the keys,
-        and exp(s_k - log_sum_exp) are the softmax's weights.
+        sees, and over its head's sink if there are sinks: differentiable, and minus infinity for a query that sees
+        none. It combines two calls on parts of the keys, only one of which may have the sinks, and
+        exp(s_k - log_sum_exp) are the softmax's weights.
 
     Raises:
         ValueError: If arrays, masks or heads do not match each other; if the chosen backend, or ring attention, does
@@ -279,7 +287,8 @@ def attend(
     k = zero_hidden_keys(mask, k_BxKxGxC, q.shape[1], bias)
     v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1], bias)
     shards = attention_sharding(q, k)
-    variant = AttentionVariant.from_call(spec, mask, bias=bias is not None, train=train)
+    sinks = params.sinks_H
+    variant = AttentionVariant.from_call(spec, mask, bias=bias is not None, sinks=sinks is not None, train=train)
     shape = CallShape.from_arrays(q, k, v, shards)
     # The softmax is in `_attend_dense` (EINSUM), `blockwise.attend_query_block` (BLOCKWISE), or in the kernel of a
     # library (XLA, CUDNN, SPLASH; transformer.attention.kernels).
@@ -298,7 +307,7 @@ def attend(
             k = shards.constrain(k, "batch", None, "groups", None)
             v = shards.constrain(v, "batch", None, "groups", None)
         output, attended = _attend_dense(
-            q, k, v, spec, mask, bias, function, scheme, key, train, capture, wants_log_sum=log_sum_exp
+            q, k, v, spec, mask, bias, function, scheme, sinks, key, train, capture, wants_log_sum=log_sum_exp
         )
         return output if shards is None else shards.constrain(output, "batch", "length", "heads", None), attended
 
@@ -306,7 +315,7 @@ def attend(
     k = _transform_keys(k, function, scheme)
     modification = spec.logit_modification
     head_H = None if modification is None else jnp.arange(q.shape[2], dtype=jnp.int32)
-    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None, modification, head_H)
+    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None, modification, head_H, sinks)
     scaling = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
@@ -337,6 +346,7 @@ def _attend_dense(
     bias: Array | None,
     function: ScoreFunction,
     scheme: PositionScheme,
+    sinks_H: Array | None,
     key: Array | None,
     train: bool,
     capture: Capture | None,
@@ -365,8 +375,13 @@ def _attend_dense(
         # Which key a sampler draws must tell nothing of which weights are dropped.
         key, dropout_key = jax.random.split(key)
     allowed = dense_mask(mask, queries=q.shape[1], keys=k.shape[1])
-    log_sum = log_sum_exp(logits, allowed) if wants_log_sum else None
+    log_sum = log_sum_exp(logits, allowed) if wants_log_sum or sinks_H is not None else None
     weights = normalize(logits, allowed, spec.normalizer, key=key, train=train)
+    if sinks_H is not None:
+        assert log_sum is not None
+        share, log_sum = add_sinks(log_sum, sinks_H)
+        values = weights.values * share[..., None]
+        weights = NormalizedWeights(values, values)
     if spec.reweighting is Reweighting.GAUSSIAN:
         assert mask.center is not None
         assert mask.window is not None
@@ -377,7 +392,7 @@ def _attend_dense(
     if from_positions is not None:
         output = output + from_positions.astype(output.dtype)
     captured = capture_weights(weights.values, capture, logits=logits, mask=mask)
-    return output, AttentionAux(captured, weights.log_prob, log_sum)
+    return output, AttentionAux(captured, weights.log_prob, log_sum if wants_log_sum else None)
 
 
 def _transform_keys(k: Array, function: ScoreFunction, scheme: PositionScheme) -> Array:

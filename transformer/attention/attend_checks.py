@@ -52,6 +52,10 @@ def check_attend_call(
     resolve_score_function(spec.score, params.score).check(q.shape, k.shape, "k")
     if params.position is not None:
         params.position.check(q, v.shape[3])
+    if params.sinks_H is not None:
+        check_floats("params.sinks_H", params.sinks_H)
+        if params.sinks_H.shape != q.shape[2:3]:
+            raise ValueError(f"params.sinks_H has shape {params.sinks_H.shape}; q {q.shape} needs ({q.shape[2]},)")
     check_mask(mask, batch=q.shape[0], heads=q.shape[2], queries=q.shape[1], keys=k.shape[1])
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 

@@ -4,6 +4,8 @@ import dataclasses
 import enum
 from typing import NamedTuple
 
+import jax
+
 from transformer.attention.argument_checks import check_function, check_member, check_positive
 from transformer.attention.inverted_dropout import check_dropout_rate
 from transformer.attention.logit_modification import LogitModification
@@ -18,10 +20,14 @@ class AttentionParameters(NamedTuple):
     Attributes:
         score: The score function with its parameters.
         position: The position scheme with its parameters.
+        sinks_H: [H]. The logit of each head's sink, a key without a value that every query sees, for softmax alone:
+            w_k = exp(s_k) / (exp(sink) + sum_j exp(s_j)), so that a head may look at nothing (OpenAI 2025, gpt-oss
+            model card, section 2.2). A sink of 0 adds one to the denominator.
     """
 
     score: ScoreFunction | None = None
     position: PositionScheme | None = None
+    sinks_H: jax.Array | None = None
 
 
 class Backend(enum.Enum):

@@ -49,7 +49,9 @@ class AttentionVariant:
     features: frozenset[str] = frozenset()
 
     @classmethod
-    def from_call(cls, spec: AttentionSpec, mask: Mask, *, bias: bool, train: bool = False) -> "AttentionVariant":
+    def from_call(
+        cls, spec: AttentionSpec, mask: Mask, *, bias: bool, sinks: bool = False, train: bool = False
+    ) -> "AttentionVariant":
         """The variant of a call to `attend`; dropout counts in training only."""
         modification = spec.logit_modification
         softcap = isinstance(modification, Softcap)
@@ -58,6 +60,7 @@ class AttentionVariant:
             "dropout": train and spec.dropout > 0,
             "softcap": softcap,
             "logit_modification": modification is not None and not softcap,
+            "sinks": sinks,
         }
         features = mask.present_fields() | {name for name, present in non_mask_features.items() if present}
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, features)
@@ -145,7 +148,7 @@ class BackendSupport:
 
 
 # Features of a call that are none of its mask's.
-NON_MASK_FEATURES = ("bias", "dropout", "softcap", "logit_modification")
+NON_MASK_FEATURES = ("bias", "dropout", "softcap", "logit_modification", "sinks")
 _ALL_FEATURES = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
 # What a device of a ring cannot compute, which knows distances but not positions.
 _FEATURES_OF_POSITIONS = frozenset({"logit_modification", "function"})
@@ -178,7 +181,7 @@ BACKENDS: dict[Backend, BackendSupport] = {
         _SOFTMAX,
         _NO_REWEIGHTING,
         _BLOCKWISE_POSITIONS,
-        _FEATURES_WITHOUT_DROPOUT - {"softcap", "logit_modification"},
+        _FEATURES_WITHOUT_DROPOUT - {"softcap", "logit_modification", "sinks"},
     ),
 }
 
@@ -194,6 +197,8 @@ def invalid_reason(variant: AttentionVariant) -> str | None:
             return f"reweighting=gaussian weighs keys, of which normalizer={variant.normalizer.value} leaves one"
         if not {"window", "center"} <= features:
             return "reweighting=gaussian needs mask.window and mask.center (masks.local_predictive)"
+    if "sinks" in features and variant.normalizer is not Normalizer.SOFTMAX:
+        return f"normalizer={variant.normalizer.value} has no sinks, which belong to normalizer=softmax"
     return missing_field(features)
 
 
@@ -204,6 +209,7 @@ def nearest_valid_variant(variant: AttentionVariant) -> AttentionVariant:
         {"position": AttentionPosition.NONE},
         {"reweighting": Reweighting.NONE},
         {"features": variant.features | needed},
+        {"features": (variant.features | needed) - {"sinks"}},
     )
     for count in range(len(repairs) + 1):
         for subset in itertools.combinations(repairs, count):

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.logit_modification import LogitModification
 from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_at_queries_and_keys, visible_keys
+from transformer.attention.normalizers import add_sinks
 from transformer.attention.positions import PositionScheme
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
 from transformer.attention.scores import grouped_products
@@ -31,6 +32,7 @@ class LogitTerms:
         position: A position scheme whose `position_bias` is added to the logits.
         modification: A function of the scaled logits, before anything is added.
         head_H: The index of each head for `modification`; None without one.
+        sinks_H: The logit of each head's sink, a key without a value; None for none.
     """
 
     mask: Mask
@@ -38,6 +40,7 @@ class LogitTerms:
     position: PositionScheme | None = None
     modification: LogitModification | None = static_field(default=None)
     head_H: Int[Array, " H"] | None = array_field("heads", default=None)
+    sinks_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
     def apply_to(
         self,
@@ -188,8 +191,20 @@ def attend_blockwise(
         minus infinity.
     """
     # As leaves: custom_vjp rebuilds its arguments around placeholders, which a checked dataclass refuses.
-    leaves, tree = jax.tree.flatten(terms)
-    return _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
+    leaves, tree = jax.tree.flatten(dataclasses.replace(terms, sinks_H=None))
+    output, log_sum = _attend(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
+    return add_sinks_to_output(output, log_sum, terms)
+
+
+def add_sinks_to_output(
+    output_BxQxHxD: Float[Array, "B Q H D"], log_sum_BxHxQ: Float[Array, "B H Q"], terms: LogitTerms
+) -> tuple[Float[Array, "B Q H D"], Float[Array, "B H Q"]]:
+    """Return output and log-sum-exp as they are where every row sees the sink of its head too, if there are sinks."""
+    if terms.sinks_H is None:
+        return output_BxQxHxD, log_sum_BxHxQ
+    share_BxHxQ, log_sum_BxHxQ = add_sinks(log_sum_BxHxQ, terms.sinks_H)
+    share_BxQxHx1 = jnp.moveaxis(share_BxHxQ, 1, 2)[..., None]
+    return (output_BxQxHxD * share_BxQxHx1).astype(output_BxQxHxD.dtype), log_sum_BxHxQ
 
 
 def output_blockwise(
@@ -201,6 +216,8 @@ def output_blockwise(
     block: int = BLOCK,
 ) -> Float[Array, "B Q H Dv"]:
     """Compute only the output of `attend_blockwise`."""
+    if terms.sinks_H is not None:
+        return attend_blockwise(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, terms, scaling, block)[0]
     leaves, tree = jax.tree.flatten(terms)
     return _attend_output(q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv, leaves, tree, scaling, block)
 
@@ -370,6 +387,7 @@ def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: G
     """The cotangents of (q, k, v, leaves of terms) in the inputs' types; fields of the mask have none."""
     d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
     mask_gradients, head_gradients = ([None] * len(jax.tree.leaves(field)) for field in (terms.mask, terms.head_H))
+    assert terms.sinks_H is None  # they are added to what this program returns
     leaves = [*mask_gradients, *jax.tree.leaves(d_terms), *head_gradients]
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
@@ -498,7 +516,7 @@ def _compute_value_gradient(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKx
 
 
 def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether causality, window and function let any of these queries see any of these keys; None if certainly so."""
+    """Whether causality, windows and function let any of these queries see any of these keys; None if certainly so."""
     if mask.center is not None:
         return None
     rules = []
@@ -513,6 +531,9 @@ def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
         rules.append(key[0] <= last)
     if mask.window is not None:
         rules += [key[-1] >= first - mask.window[0], key[0] <= last + mask.window[1]]
+    if mask.head_windows is not None:
+        before, after = (jnp.max(size_H) for size_H in mask.head_windows)
+        rules += [key[-1] >= first - before, key[0] <= last + after]
     return functools.reduce(jnp.logical_and, rules) if rules else None
 
 

@@ -22,7 +22,7 @@ from transformer.attention.blockwise import (
     recompute_weights,
 )
 from transformer.attention.masks import Mask, check_mask, query_positions, take_at_keys, visible_keys
-from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
+from transformer.attention.pytree_dataclass import field_axes, pytree_dataclass, static_field
 from transformer.attention.rare_branch import rare_branch
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import (
@@ -551,7 +551,8 @@ def _resolve_key_index(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Ar
     key_BxQ = statistic.key_index_fn(rows)
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
-    batches = [leaf.shape[0] for leaf in jax.tree.leaves(rows.mask)]
+    leaves = zip(field_axes(rows.mask), jax.tree.leaves(rows.mask), strict=True)
+    batches = [leaf.shape[0] for axes, leaf in leaves if axes[0] == "batch"]
     chosen_keys = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
     visible = visible_keys(rows.mask, rows.query_Q, chosen_keys)
     return key_BxQ, exists if visible is None else exists & visible[..., 0]

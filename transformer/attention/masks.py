@@ -12,6 +12,7 @@ from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 
 LOGIT_AXES = ("batch", "heads", "queries", "keys")
 _SIDES = (("batch", "queries"), ("batch", "keys"))
+_OF_HEADS = (("heads",), ("heads",))
 
 
 MaskFunction = Callable[[Int[Array, "#B 1 Q 1"], Int[Array, "#B 1 #Q K"]], Bool[Array, "#B 1 Q K"]]
@@ -28,6 +29,7 @@ class Mask:
         causal: Keys at positions up to the query's are visible.
         window: (before, after): keys from `before` positions before the center to `after` positions behind it are
             visible. The center is the query's position, or `center` if set (Luong et al. 2015, section 3.2).
+        head_windows: (before, after) of each head: a window of its own around the query's position, beside `window`.
         query_offset: Position of each example's first query, for queries that continue a cache; a single number if it
             is the same for all examples, which avoids computing relative positions per example.
         query_lengths: Queries at or beyond an example's length are padding and see nothing.
@@ -56,6 +58,7 @@ class Mask:
 
     causal: bool = static_field(default=False)
     window: tuple[int, int] | None = static_field(default=None)
+    head_windows: tuple[Int[Array, " H"], Int[Array, " H"]] | None = array_field(*_OF_HEADS, default=None)
     query_offset: Int[Array, "#B"] | None = array_field("batch", default=None)
     query_lengths: Int[Array, " B"] | None = array_field("batch", default=None, counts="queries")
     key_lengths: Int[Array, " B"] | None = array_field("batch", default=None, counts="keys")
@@ -169,6 +172,9 @@ def visible_keys(
     if mask.window is not None:
         center = position_Bx1xQx1 if mask.center is None else jnp.take(mask.center, query_Q, axis=2)[..., None]
         rules.append((key_Bx1xQxK >= center - mask.window[0]) & (key_Bx1xQxK <= center + mask.window[1]))
+    if mask.head_windows is not None:
+        before, after = (size_H[None, :, None, None] for size_H in mask.head_windows)
+        rules.append((key_Bx1xQxK >= position_Bx1xQx1 - before) & (key_Bx1xQxK <= position_Bx1xQx1 + after))
     if mask.query_lengths is not None:
         rules.append(query_Q[None, None, :, None] < mask.query_lengths[:, None, None, None])
     if mask.key_lengths is not None:
@@ -330,6 +336,8 @@ def _visible_to_some_query(mask: Mask, queries: int | None, keys: int) -> list[B
         )
     if mask.window is not None and mask.center is None and limited_by_queries:
         rules.append(key_1xK < count_Bx1 + mask.window[1])
+    if mask.head_windows is not None and limited_by_queries:
+        rules.append(key_1xK < count_Bx1 + jnp.max(mask.head_windows[1]))
     if mask.window is not None and mask.center is not None:
         distance = key_1xK[:, None, None] - mask.center[..., None]
         rules.append(jnp.any((distance >= -mask.window[0]) & (distance <= mask.window[1]), axis=(1, 2)))

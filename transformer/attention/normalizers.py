@@ -260,6 +260,25 @@ def _log_sum_exp(logits_BxHxQxK: Float[Array, "B H Q K"], allowed: Allowed) -> F
     return jnp.where(total > 0, jnp.log(jnp.where(total > 0, total, 1)) + largest[..., 0], -jnp.inf)
 
 
+def add_sinks(
+    log_sum_BxHxQ: Float[Array, "B H Q"], sinks_H: Float[Array, " H"]
+) -> tuple[Float[Array, "B H Q"], Float[Array, "B H Q"]]:
+    """Let every row that sees a key see its head's sink as well, a key that has no value.
+
+    Args:
+        log_sum_BxHxQ: The log-sum-exp of each row's logits.
+        sinks_H: The logit of each head's sink.
+
+    Returns:
+        exp(l) / (exp(l) + exp(sink)), the part of a row's weight that stays with its keys, and the log-sum-exp with the
+        sink. A row that sees no key keeps 0 and minus infinity.
+    """
+    sees_any_key = log_sum_BxHxQ != -jnp.inf
+    safe = jnp.where(sees_any_key, log_sum_BxHxQ, 0)
+    with_sink = jnp.logaddexp(safe, sinks_H.astype(log_sum_BxHxQ.dtype)[None, :, None])
+    return jnp.where(sees_any_key, jnp.exp(safe - with_sink), 0), jnp.where(sees_any_key, with_sink, -jnp.inf)
+
+
 def gaussian_reweight(
     weights: NormalizedWeights, center_BxHxQ: Float[Array, "B H Q"], half_width: int | float
 ) -> NormalizedWeights:

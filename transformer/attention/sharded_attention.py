@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from transformer.attention.attention_spec import Backend
-from transformer.attention.blockwise import LogitScaling, LogitTerms
+from transformer.attention.blockwise import LogitScaling, LogitTerms, add_sinks_to_output
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
@@ -202,7 +202,9 @@ def attend_sharded(
         k, v = (shards.local_key_heads(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
         if shards.sequence_parallel is SequenceParallel.RING:
-            return attend_in_ring(q, k, v, terms, program.scaling, _make_ring(q, k, terms, shards))
+            ring = _make_ring(q, k, terms, shards)
+            results = attend_in_ring(q, k, v, dataclasses.replace(terms, sinks_H=None), program.scaling, ring)
+            return add_sinks_to_output(*results, terms)
         k, v = (_gather_keys(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.

@@ -33,8 +33,8 @@ class MapValues(enum.Enum):
     Attributes:
         PROBABILITY: Rows that sum to one, or are zero if no key is visible.
         SAMPLE: One-hot rows of hard attention, one at the sampled key.
-        REWEIGHTED: Probabilities multiplied by something else, such as Luong's Gaussian window; rows need not sum to
-            one.
+        REWEIGHTED: Probabilities multiplied by something else, such as Luong's Gaussian window, or without the part
+            of a sink; rows need not sum to one.
     """
 
     PROBABILITY = "probability"

@@ -467,6 +467,7 @@ FIELDS_OF_SOME: Config = {
         "local_rotary_base",
         "attention_scale",
         "attention_softcap",
+        "attention_sinks",
         "embedding_multiplier",
         "residual_multiplier",
         "logit_multiplier",

@@ -113,6 +113,11 @@ class MultiHeadAttention(Module):
         self.score = TrainedScore(
             config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
         )
+        self.sinks = (
+            builder.parameter(jax.nn.initializers.zeros, (config.heads,), ("heads",))
+            if config.attention_sinks
+            else None
+        )
         position = AttentionPosition.NONE if cross else config.positions.within_attention
         self.spec = config.attention_spec(position)
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
@@ -120,6 +125,9 @@ class MultiHeadAttention(Module):
         self.mean = cross and config.cross is CrossAttentionKind.MEAN
         self.relative = TrainedPositions(SCHEMES[position], config.attention_sizes(), builder=builder)
         self.local_rotary = Rotary(config.local_rotary_base, fraction=config.rotary_fraction)
+
+    def _sinks(self) -> Float[Array, " H"] | None:
+        return None if self.sinks is None else self.sinks[...]
 
     def queries(self, x_BxQxE: Float[Array, "B Q E"]) -> Float[Array, "B Q H D"]:
         """Project and normalize the queries of x, without positions."""
@@ -173,7 +181,7 @@ class MultiHeadAttention(Module):
             v_BxKxGxD,
             spec=spec,
             mask=mask,
-            params=AttentionParameters(self.score(x_BxQxE.dtype), positions),
+            params=AttentionParameters(self.score(x_BxQxE.dtype), positions, self._sinks()),
             key=key,
             train=key is not None,
             capture=capture,
@@ -276,7 +284,7 @@ class MultiHeadAttention(Module):
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
         bias = scheme.position_bias(position_Rx1, cached_positions_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(spec, position=AttentionPosition.NONE)
-        if SCORES[spec.score].is_dot_product and capture is None:
+        if SCORES[spec.score].is_dot_product and self.sinks is None and capture is None:
             output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.output(output), grown, None
         output, attended = attend(
@@ -285,7 +293,7 @@ class MultiHeadAttention(Module):
             spec=spec,
             mask=Mask(allowed=seen_RxK[:, None, None]),
             bias=bias,
-            params=AttentionParameters(score=self.score(x_Rx1xE.dtype)),
+            params=AttentionParameters(score=self.score(x_Rx1xE.dtype), sinks_H=self._sinks()),
             capture=capture,
         )
         return self.output(output), grown, attended.captured

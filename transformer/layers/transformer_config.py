@@ -257,6 +257,8 @@ class TransformerConfig(Config, path="config.model"):
         score: The score function of attention.
         attention_scale: Factor on the products of queries and keys; None means 1 / sqrt(D).
         attention_softcap: The bound c of c tanh(logit / c) in attention; None for none.
+        attention_sinks: Whether each head has a trained sink, a key without a value that every query sees (OpenAI
+            2025, gpt-oss model card, section 2.2). It begins at 0, which adds one to the softmax's denominator.
         backend: The program that computes attention.
         embedding_scale: Factor on the embeddings.
         logit_scale: Factor on the last states before the vocabulary head, which T5 has with tied embeddings (Raffel et
@@ -310,6 +312,7 @@ class TransformerConfig(Config, path="config.model"):
     score: Score = AttentionSpec.score
     attention_scale: PositiveFloat | None = None
     attention_softcap: PositiveFloat | None = None
+    attention_sinks: bool = False
     backend: Backend = Backend.AUTO
     embedding_scale: WidthScale = WidthScale.NONE
     logit_scale: WidthScale = WidthScale.NONE
@@ -547,8 +550,9 @@ class TransformerConfig(Config, path="config.model"):
             )
         if self.backend is Backend.AUTO:
             return
-        capped = frozenset() if self.attention_softcap is None else frozenset({"softcap"})
-        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position, features=capped))
+        used = {"softcap": self.attention_softcap is not None, "sinks": self.attention_sinks}
+        features = frozenset(name for name, is_used in used.items() if is_used)
+        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position, features=features))
         if why is not None:
             raise UserError(f"config.model.{why}: say backend=auto or einsum")
         if self.attention_dropout and unsupported_reason(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
-from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.attention.sites import Axis, AxisKind, MapValues, Site
 from transformer.layers.attention_parameters import SharedPositions
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import EmbeddingAndHead
@@ -132,9 +132,10 @@ def sites_of_stack(
         The sites: self-attention, cross-attention and experts, as far as they exist.
     """
     heads, numbers = tuple(map(str, range(config.heads))), tuple(map(str, range(layers)))
-    sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal)]
+    values = MapValues.REWEIGHTED if config.attention_sinks else MapValues.PROBABILITY
+    sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal, values=values)]
     if memory is not None:
-        sites.append(Site(f"{stack}/cross", query, memory, numbers, heads))
+        sites.append(Site(f"{stack}/cross", query, memory, numbers, heads, values=values))
     if expert_layers := config.experts.expert_layer_indices(layers):
         experts = Axis("experts", AxisKind.EXPERTS, num_positions=config.experts.count)
         sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, expert_layers)), heads=("0",)))

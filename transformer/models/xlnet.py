@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import AttentionPosition
-from transformer.attention.sites import Site
+from transformer.attention.sites import MapValues, Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.fine_tuning_heads import last_state, make_class_layer, make_head_layer
@@ -337,7 +337,8 @@ def attention_sites(config: XLNetConfig, interface: TaskInterface) -> tuple[Site
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = memory_key_axis(config.resolved_memory_length)
     streams = (CONTENT, QUERY) if config.head is XLNetHead.PERMUTED else (CONTENT,)
-    return tuple(Site(stream, TOKENS, keys, layers, heads) for stream in streams)
+    values = MapValues.REWEIGHTED if config.attention_sinks else MapValues.PROBABILITY
+    return tuple(Site(stream, TOKENS, keys, layers, heads, values=values) for stream in streams)
 
 
 FAMILY = ModelFamily(

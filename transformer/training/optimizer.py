@@ -249,7 +249,7 @@ def _scale_each(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 def _decay_mask(params: dict[str, jax.Array]) -> dict[str, bool]:
     # By name, since stacked biases have as many dimensions as a matrix.
-    return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position") for path in params}
+    return {path: path.rsplit("/", 1)[-1] not in ("bias", "scale", "content", "position", "sinks") for path in params}
 
 
 def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]:
