@@ -28,6 +28,7 @@ from transformer.huggingface.fine_tuned_heads import (
     fine_tuned_head,
     interface_with_classes,
     num_classes,
+    problem_type_keys,
     sizes_from_shapes,
     without_head_keys,
 )
@@ -180,6 +181,7 @@ def restore_heads(config: Config, bare: str) -> Config:
     other_keys = without_head_keys(config, ("pooler", "head", "output_bias"))
     architecture_by_head = {"pretraining": "BertForPreTraining", "none": bare}
     architecture_by_head |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
+    other_keys |= problem_type_keys(head, config["num_labels"])
     return other_keys | ({"architectures": [architecture_by_head[head]]} if head in architecture_by_head else {})
 
 

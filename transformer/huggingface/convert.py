@@ -35,6 +35,7 @@ from transformer.huggingface import (
     xlnet,
 )
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
+from transformer.huggingface.decoder_heads import with_heads
 from transformer.huggingface.generation_config import Generation
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
@@ -97,7 +98,7 @@ _OTHERS = (
     vit.DEIT,
     xlnet.XLNET,
 )
-CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
+CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUAGE), *_OTHERS)}
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
@@ -289,7 +290,7 @@ def _convert_preprocessing(folder: Path, family: ConversionSpec, interface: Task
 
 def _convert_generation(folder: Path, family: ConversionSpec, config: Config, section: Config) -> Generation:
     """Return how a model generates; nothing for one that does not."""
-    if family.model_family not in ("decoder", "encoder_decoder"):
+    if family.model_family not in ("decoder", "encoder_decoder") or section["head"] != "next_tokens":
         return Generation({}, None, [])
     file = folder / generation_config.FILE
     content = read_json_object(file) if file.is_file() else None

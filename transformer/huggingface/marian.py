@@ -14,9 +14,11 @@ from transformer.huggingface.conversion_spec import (
     embedding_entries,
     linear_entries,
     norm_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
+_BODY = "MarianModel"
 _EPSILON = 1e-5  # that of its norms, which files do not state
 
 
@@ -49,12 +51,15 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
             f"config.json has decoder_start_token_id={start}, not pad_token_id={padding}: Marian's decoder begins with "
             "the padding token here"
         )
-    return config
+    # The body has no bias of its logits, which are those of the table; the class of translation always has one.
+    return {**config, "output_bias": (config["architectures"] or ("",))[0] != _BODY}
 
 
 def _restore_config(config: Config) -> Config:
+    architecture_keys = {} if config["output_bias"] else {"architectures": [_BODY]}
     return {
-        **config,
+        **without_keys(config, "output_bias"),
+        **architecture_keys,
         "decoder_attention_heads": config["encoder_attention_heads"],
         "decoder_ffn_dim": config["encoder_ffn_dim"],
         "decoder_vocab_size": config["vocab_size"],
@@ -77,6 +82,7 @@ MARIAN = ConversionSpec(
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("activation_function", "activation", values=ACTIVATIONS),
         ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width"}),
+        ConfigKey("output_bias", "output_bias"),
     ),
     fixed_fields={
         "score": "scaled_dot",
@@ -90,9 +96,11 @@ MARIAN = ConversionSpec(
         "logit_scale": "none",
         "embedding_norm": False,
         "tie_embeddings": True,
-        "output_bias": True,
+        "head": "next_tokens",
     },
     training_defaults={"initialization": "xavier"},
+    bare_architecture=_BODY,
+    other_architectures=(_BODY,),
     fixed_keys=(
         FixedConfigKey("is_encoder_decoder", True, is_written=True),
         FixedConfigKey("share_encoder_decoder_embeddings", True, is_written=True),
@@ -116,7 +124,7 @@ MARIAN = ConversionSpec(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    ignored_tensors=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
+    ignored_tensors=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
     key_aliases={
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

@@ -162,7 +162,7 @@ class Encoder(TokenModel):
         # Where nothing scores tokens, neither their own matrix nor their bias would be read.
         scored = config.scores_tokens
         super().__init__(
-            config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
+            config if scored else config.without_token_head(),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             types=config.num_token_types,
             offset=config.position_offset,
