@@ -5,6 +5,8 @@ import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from transformer.attention.positions import PositionCombination
 from transformer.config import (
     NonNegativeInt,
@@ -228,7 +230,7 @@ def _keep_exported_config(config: Config) -> Config:
     return config
 
 
-def _no_tensors(config: Config) -> dict[str, Shape]:
+def _no_tensors(config: Config) -> dict[str, np.ndarray]:
     return {}
 
 
@@ -263,8 +265,8 @@ class ConversionSpec:
         interface_keys: Keys that belong to the interface, not to our model config.
         infer_fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
         simplified_keys: Keys of config.json that `simplify_config` reads.
-        unread_tensors: The shapes, by name, of tensors that a class of the library has and never reads; its argument is
-            the content of config.json. An export writes zeros.
+        constant_tensors: The tensors, by name, that a class of the library has and no model of ours: constants, and
+            what it never reads; its argument is the content of config.json. An export writes them.
     """
 
     model_type: str
@@ -290,7 +292,7 @@ class ConversionSpec:
     interface_keys: TensorNames = frozenset()
     infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _infer_vocab_size
     simplified_keys: TensorNames = frozenset()
-    unread_tensors: Callable[[Config], Mapping[str, Shape]] = _no_tensors
+    constant_tensors: Callable[[Config], Mapping[str, np.ndarray]] = _no_tensors
 
     @property
     def class_keys(self) -> ClassKeys:

@@ -197,16 +197,16 @@ def write_model_folder(
     make_empty_folder(folder, "--save_pretrained")
     leaves = leaves_by_path(params)
     kinds = {planned.tensor_name: np.dtype(leaves[planned.leaf_paths[0]].dtype) for planned in plan}
+    constants = {name: value.astype(config["dtype"]) for name, value in family.constant_tensors(config).items()}
     shapes: dict[str, Shape] = {planned.tensor_name: planned.shape for planned in plan}
-    unread = family.unread_tensors(config)
-    zeros = ((name, np.zeros(shape, config["dtype"])) for name, shape in unread.items())
+    shapes |= {name: value.shape for name, value in constants.items()}
     safetensors_files.write_tensors(
         folder,
         {
             name: TensorSpec.from_type(kinds.get(name, np.dtype(config["dtype"])), shape)
-            for name, shape in {**shapes, **unread}.items()
+            for name, shape in shapes.items()
         },
-        itertools.chain(params_to_tensors(plan, params), zeros),
+        itertools.chain(params_to_tensors(plan, params), constants.items()),
     )
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())

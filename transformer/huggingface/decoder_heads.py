@@ -6,7 +6,7 @@ the classes a type has is recorded in `HEAD_LAYERS`; everything else is the same
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
@@ -27,13 +27,24 @@ from transformer.huggingface.fine_tuned_heads import (
 )
 from transformer.huggingface.tensor_layouts import LINEAR, Shape
 
-_CLASSIFIER = {"classes": "score", "token_classes": "classifier"}
-_CLASSIFIER_AND_SPAN = {**_CLASSIFIER, "span": "qa_outputs"}
-_SCORE = {"classes": "score", "token_classes": "score"}
-_SCORE_AND_SPAN = {**_SCORE, "span": "qa_outputs"}
+_TEXTS = {"classes": "score"}
+_SPAN = {"span": "qa_outputs"}
+# The layer of classes of tokens has the same name as that of texts where the library has one class for all types.
+_SCORE = {**_TEXTS, "token_classes": "score"}
+_CLASSIFIER = {**_TEXTS, "token_classes": "classifier"}
 
-HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {}
-"""The heads of which the library has a class, by `model_type`, each with the name of its layer's tensors."""
+HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3"), {**_SCORE, **_SPAN}),
+    **dict.fromkeys(("gemma", "gemma2", "phi", "phi3", "stablelm", "starcoder2"), _SCORE),
+    **dict.fromkeys(("gpt2", "gpt_neox", "bloom", "falcon", "mpt"), {**_CLASSIFIER, **_SPAN}),
+    **dict.fromkeys(("gptj", "opt"), {**_TEXTS, **_SPAN}),
+    **dict.fromkeys(("openai-gpt", "gemma3_text", "olmo2", "olmo3"), _TEXTS),
+    "gpt_bigcode": _CLASSIFIER,
+}
+"""The heads of which transformers 5.24.0 has a class, by `model_type`, each with the name of its layer's tensors."""
+
+# The types whose class for questions calls the body `transformer`, and their other classes `model`.
+_RENAMED_FOR_QUESTIONS = ("llama", "ministral", "qwen2", "qwen3", "smollm3")
 
 
 def with_heads(spec: ConversionSpec) -> ConversionSpec:
@@ -49,13 +60,24 @@ def with_heads(spec: ConversionSpec) -> ConversionSpec:
         spec,
         other_architectures=(*spec.other_architectures, *architectures.values()),
         config_keys=(*spec.config_keys, ConfigKey("head", "head"), ConfigKey("num_labels", "classes")),
-        tensor_entries=(*spec.tensor_entries, *_head_entries(layers)),
+        tensor_entries=(*_body_entries(spec), *_head_entries(layers)),
         simplify_config=functools.partial(_simplify_config, spec, layers, architectures),
         restore_config=functools.partial(_restore_config, spec, architectures),
         make_task_interface=interface_with_classes,
         interface_keys=frozenset({"classes"}),
         infer_fields_from_shapes=_sizes_from_shapes,
     )
+
+
+def _body_entries(spec: ConversionSpec) -> Iterator[TensorEntry]:
+    """Yield the tensors of the body and of the head of next tokens."""
+    for entry in spec.tensor_entries:
+        if spec.model_type in _RENAMED_FOR_QUESTIONS and entry.tensor_name.startswith("model."):
+            renamed = f"transformer.{entry.tensor_name.removeprefix('model.')}"
+            yield dataclasses.replace(entry, excluded_parameter="span/kernel")
+            yield dataclasses.replace(entry, tensor_name=renamed, required_parameter="span/kernel")
+        else:
+            yield entry
 
 
 def _head_entries(layers: Mapping[str, str]) -> tuple[TensorEntry, ...]:

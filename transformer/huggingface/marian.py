@@ -1,5 +1,7 @@
 """Conversion of Marian's translation models (Junczys-Dowmunt et al. 2018)."""
 
+import numpy as np
+
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
@@ -64,6 +66,17 @@ def _restore_config(config: Config) -> Config:
         "decoder_ffn_dim": config["encoder_ffn_dim"],
         "decoder_vocab_size": config["vocab_size"],
     }
+
+
+def _sinusoids(config: Config) -> dict[str, np.ndarray]:
+    """Return the positions, [sin ... cos ...], which the body alone has in its file (Vaswani et al. 2017, section 3.5)."""
+    if config["architectures"] != [_BODY]:
+        return {}
+    rows, width = config["max_position_embeddings"], config["d_model"]
+    angles = np.arange(rows)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    # Of an odd width, the last cosine has no place.
+    table = np.concatenate([np.sin(angles), np.cos(angles[:, : width // 2])], axis=1)
+    return {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
 MARIAN = ConversionSpec(
@@ -133,4 +146,5 @@ MARIAN = ConversionSpec(
     simplify_config=_simplify_config,
     simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
     restore_config=_restore_config,
+    constant_tensors=_sinusoids,
 )

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
@@ -24,7 +26,7 @@ from transformer.huggingface.fine_tuned_heads import (
     sizes_from_shapes,
     without_head_keys,
 )
-from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES, Shape
+from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES
 
 _LAYER = "transformer.layer.{layer}"
 _ATTENTION = f"{_LAYER}.rel_attn"
@@ -77,10 +79,10 @@ def _restore_config(config: Config) -> Config:
     return {**other_keys, **head_keys, "d_head": config["d_model"] // config["n_head"]}
 
 
-def _unused_mask_embedding(config: Config) -> dict[str, Shape]:
-    """Return the vector of predicted tokens for classes of fine-tuning, which predict none."""
+def _unused_mask_embedding(config: Config) -> dict[str, np.ndarray]:
+    """Return zeros for the vector of predicted tokens for classes of fine-tuning, which predict none."""
     has_vector = config["architectures"][0] in ("XLNetLMHeadModel", _BODY)
-    return {} if has_vector else {"transformer.mask_emb": (1, 1, config["d_model"])}
+    return {} if has_vector else {"transformer.mask_emb": np.zeros((1, 1, config["d_model"]))}
 
 
 XLNET = ConversionSpec(
@@ -170,5 +172,5 @@ XLNET = ConversionSpec(
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
-    unread_tensors=_unused_mask_embedding,
+    constant_tensors=_unused_mask_embedding,
 )
