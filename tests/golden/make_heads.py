@@ -78,8 +78,16 @@ BODIES = {
     "xlnet": Case("XLNetModel", XLNET, seed=3, dtype="float32"),
     "marian": Case("MarianModel", MARIAN, "encoder_decoder", seed=4),
     "t5": Case("T5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=5),
-    "t5_untied": Case("T5Model", T5 | {"d_kv": 8, "tie_word_embeddings": False}, "encoder_decoder", seed=6),
-    "mt5": Case("MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7),
+    "t5_untied": Case(
+        "T5Model",
+        T5 | {"d_kv": 8, "feed_forward_proj": "gated-gelu"},
+        "encoder_decoder",
+        seed=6,
+        published={"tie_word_embeddings": False, "scale_decoder_outputs": None},
+    ),
+    "mt5": Case(
+        "MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7, published={"tie_word_embeddings": False}
+    ),
     "bert": Case("BertModel", BERT, "encoder", seed=8),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
     "deit": Case("DeiTModel", IMAGES, "image", seed=10),
