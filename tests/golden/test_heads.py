@@ -44,9 +44,11 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES]
-)
+def quick_or_slow(cases: list[str]) -> list[Any]:
+    return [pytest.param(case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in cases]
+
+
+@pytest.mark.parametrize("case", quick_or_slow(CASES))
 def test_outputs_are_those_recorded(case: str, tmp_path: Path) -> None:
     found, foreign = head_recording(case), read(case, tmp_path)
     interface, kind = foreign.interface, found.about["kind"]
@@ -76,7 +78,7 @@ def test_outputs_are_those_recorded(case: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(aux.extras["pooled"], found.arrays["pooled"], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", TYPES)
+@pytest.mark.parametrize("case", quick_or_slow(TYPES))
 def test_a_round_trip_has_the_same_class_and_the_same_bits(case: str, tmp_path: Path) -> None:
     found, foreign = head_recording(case), read(case, tmp_path / "in")
     model_type = found.config["model_type"]
@@ -115,7 +117,7 @@ def test_the_classes_of_every_type_are_those_that_were_recorded() -> None:
             assert heads == {*HEAD_LAYERS.get(model_type, {}), "none"}, model_type
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.partition("/")[0] in HEAD_LAYERS])
+@pytest.mark.parametrize("case", quick_or_slow([case for case in CASES if case.partition("/")[0] in HEAD_LAYERS]))
 def test_a_folder_that_names_no_class_is_known_by_its_tensors(case: str, tmp_path: Path) -> None:
     named, unnamed = read(case, tmp_path / "named"), read(case, tmp_path / "unnamed", architectures=None)
     assert unnamed.model == named.model
