@@ -46,7 +46,9 @@ def largest_difference(folder: Path) -> tuple[str, float]:
         mask = inputs.get("decoder_attention_mask", np.ones_like(inputs["decoder_input_ids"]))
     if expected.shape[: mask.ndim] != mask.shape:
         raise ValueError(f"{config['model_type']}: expected {what} are {expected.shape} for inputs of {mask.shape}")
-    tensors = {name: torch.tensor(value if value.dtype.kind == "f" else value.astype(int)) for name, value in inputs.items()}
+    tensors = {
+        name: torch.tensor(value if value.dtype.kind == "f" else value.astype(int)) for name, value in inputs.items()
+    }
     with torch.no_grad():
         # The class of generation of T5 is its own base model; its decoder's last states are those of the body.
         output = (model if what == "logits" else model.base_model).eval()(**tensors, output_hidden_states=True)

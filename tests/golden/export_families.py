@@ -1,4 +1,4 @@
-"""Write every exchanged family and head as a folder that check_exports.py loads, with what this code or its class gives.
+"""Write every exchanged family and head as a folder that check_exports.py loads, with what it is to give.
 
     python tests/golden/export_families.py FOLDER [case ...]
 

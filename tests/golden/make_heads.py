@@ -3,8 +3,8 @@
 Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6. To run it, in an
 environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py
 
-It writes tests/golden/heads.npz. All models of texts have one shape; the weights are rebuilt as in make_families.py. The
-models compute in float64; XLNet, which cannot, in float32. The file holds
+It writes tests/golden/heads.npz. All models of texts have one shape; the weights are rebuilt as in make_families.py.
+The models compute in float64; XLNet, which cannot, in float32. The file holds
 
     about                     JSON: versions, lengths and target_lengths of the texts, and for each case architecture,
                               kind, config, shapes and seed
@@ -85,9 +85,7 @@ BODIES = {
         seed=6,
         published={"tie_word_embeddings": False, "scale_decoder_outputs": None},
     ),
-    "mt5": Case(
-        "MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7, published={"tie_word_embeddings": False}
-    ),
+    "mt5": Case("MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7, published={"tie_word_embeddings": False}),
     "bert": Case("BertModel", BERT, "encoder", seed=8),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
     "deit": Case("DeiTModel", IMAGES, "image", seed=10),

@@ -309,9 +309,7 @@ def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: py
         capsys, f"--from_pretrained={source}", run
     )
     plain = publish("t5", tmp_path / "t5")
-    assert "camembert, xlnet, not for t5" in refusal(
-        capsys, f"--from_pretrained={plain}", run, "--problem=entailment"
-    )
+    assert "camembert, xlnet, not for t5" in refusal(capsys, f"--from_pretrained={plain}", run, "--problem=entailment")
     assert "config.task.problem='entail'" in refusal(
         capsys, f"--from_pretrained={source}", run, f"--dataset={pairs}", "--problem=entail"
     )
@@ -572,9 +570,7 @@ def test_a_head_of_a_decoder_comes_in_answers_and_goes_out(
 
 
 @pytest.mark.slow
-def test_a_classifier_that_was_a_body_trains(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_classifier_that_was_a_body_trains(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, run, out = publish_head("llama/none", tmp_path / "in"), tmp_path / "run", tmp_path / "out"
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", "--problem=entailment")
     assert call(convert, *words, "--classes=no,perhaps,yes", "--context_length=20", "--batch_size=8", "--steps=1") == 0

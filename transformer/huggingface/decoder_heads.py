@@ -34,12 +34,16 @@ _SCORE = {**_TEXTS, "token_classes": "score"}
 _CLASSIFIER = {**_TEXTS, "token_classes": "classifier"}
 
 HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3"), {**_SCORE, **_SPAN}),
-    **dict.fromkeys(("gemma", "gemma2", "phi", "phi3", "stablelm", "starcoder2"), _SCORE),
-    **dict.fromkeys(("gpt2", "gpt_neox", "bloom", "falcon", "mpt"), {**_CLASSIFIER, **_SPAN}),
-    **dict.fromkeys(("gptj", "opt"), {**_TEXTS, **_SPAN}),
-    **dict.fromkeys(("openai-gpt", "gemma3_text", "olmo2", "olmo3"), _TEXTS),
-    "gpt_bigcode": _CLASSIFIER,
+    model_type: layers
+    for model_types, layers in (
+        (("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3"), {**_SCORE, **_SPAN}),
+        (("gemma", "gemma2", "phi", "phi3", "stablelm", "starcoder2"), _SCORE),
+        (("gpt2", "gpt_neox", "bloom", "falcon", "mpt"), {**_CLASSIFIER, **_SPAN}),
+        (("gptj", "opt"), {**_TEXTS, **_SPAN}),
+        (("openai-gpt", "gemma3_text", "olmo2", "olmo3"), _TEXTS),
+        (("gpt_bigcode",), _CLASSIFIER),
+    )
+    for model_type in model_types
 }
 """The heads of which transformers 5.24.0 has a class, by `model_type`, each with the name of its layer's tensors."""
 

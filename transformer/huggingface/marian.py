@@ -69,7 +69,7 @@ def _restore_config(config: Config) -> Config:
 
 
 def _sinusoids(config: Config) -> dict[str, np.ndarray]:
-    """Return the positions, [sin ... cos ...], which the body alone has in its file (Vaswani et al. 2017, section 3.5)."""
+    """Return the positions, sines before cosines, which the body alone has in its file (Vaswani et al. 2017)."""
     if config["architectures"] != [_BODY]:
         return {}
     rows, width = config["max_position_embeddings"], config["d_model"]

@@ -137,9 +137,8 @@ class VitConfig(Config, path="config.model"):
 class Vit(BlockStacks):
     """Vision Transformer: z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) (equations 1 to 4).
 
-    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C]; for a task without classes, the states
-    [B, N, E] of the tokens and patches after the final norm, and, with a pooler, in the extras as `pooled` tanh(y W + b)
-    of the first.
+    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C]; for a task without classes, the states y
+    [B, N, E] of the tokens and patches. With a pooler, the extras have tanh(y_0 W + b) as `pooled`.
     """
 
     def __init__(self, config: VitConfig, interface: TaskInterface, builder: ParameterBuilder):

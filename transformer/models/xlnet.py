@@ -158,8 +158,8 @@ class XLNet(TokenModel):
 
     - `tokens` [B, T].
     - `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right; all alike
-      with a head of fine-tuning or none). Lower places are known to higher ones; positions of the same place see each other,
-      but no query of that place sees them.
+      with a head of fine-tuning or none). Lower places are known to higher ones; positions of the same place see each
+      other, but no query of that place sees them.
     - `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
     - `lengths` [B], beyond which an example is padding (by default none is).
     - `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).

@@ -217,6 +217,6 @@ class PositionTextConfig(FormattedTextConfig, abc.ABC):
         super()._check()
         if self.sequence_format is SequenceFormat.GPT:
             raise UserError(
-                "config.task.sequence_format=gpt is for classes of texts: say plain for a decoder, bert, roberta or xlnet "
-                "for others"
+                "config.task.sequence_format=gpt is for classes of texts: say plain for a decoder, bert, roberta or "
+                "xlnet for others"
             )
