@@ -1,4 +1,4 @@
-"""Record what transformers gives for heads of decoders, and for classes without a head.
+"""Record what transformers gives for heads of decoders, two of encoders, and classes without a head.
 
 Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6. To run it, in an
 environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import BERT, FALCON, GPT2, LLAMA, MARIAN, MPT, NO_KV_HEADS, OPT, T5, XLNET, Case
+from cases import BERT, DISTILBERT, FALCON, GPT2, LLAMA, MARIAN, MPT, NO_KV_HEADS, OPT, T5, XLNET, Case
 from make_families import LENGTHS, TARGET_LENGTHS, load, padded, real
 
 FILE = Path(__file__).with_name("heads.npz")
@@ -74,7 +74,7 @@ IMAGES = {
     "image_size": 12,
     "patch_size": 4,
 }
-BODIES = {
+OTHERS = {
     "xlnet": Case("XLNetModel", XLNET, seed=3, dtype="float32"),
     "marian": Case("MarianModel", MARIAN, "encoder_decoder", seed=4),
     "t5": Case("T5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=5),
@@ -87,6 +87,8 @@ BODIES = {
     ),
     "mt5": Case("MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7, published={"tie_word_embeddings": False}),
     "bert": Case("BertModel", BERT, "encoder", seed=8),
+    "distilbert": Case("DistilBertForSequenceClassification", DISTILBERT | CLASSES, "encoder", seed=11),
+    "electra": Case("ElectraForSequenceClassification", BERT | {"embedding_size": 32} | CLASSES, "encoder", seed=12),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
     "deit": Case("DeiTModel", IMAGES, "image", seed=10),
 }
@@ -101,7 +103,8 @@ def cases() -> dict[str, Case]:
             labels = {} if head == "span" else CLASSES
             if hasattr(transformers, name + ending):
                 found[f"{model_type}/{head}"] = Case(name + ending, config | labels, seed=seed)
-    return found | {f"{name}/none": case for name, case in BODIES.items()}
+    heads = {name: "classes" if "id2label" in case.config else "none" for name, case in OTHERS.items()}
+    return found | {f"{name}/{heads[name]}": case for name, case in OTHERS.items()}
 
 
 def inputs_of(case: Case, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:

@@ -37,6 +37,7 @@ QUICK = (
     "llama/none",
     "qwen3/span",
     "opt/classes",
+    "electra/classes",
     "vit/none",
     "xlnet/none",
     "marian/none",

@@ -48,6 +48,7 @@ KEYS = (
     ConfigKey("attention_probs_dropout_prob", "attention_dropout"),
     ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
     ConfigKey("pooler", "add_pooling_layer"),
+    ConfigKey("pooler_activation", "pooler_activation"),
     ConfigKey("head", "head"),
     ConfigKey("output_bias", "output_bias"),
     ConfigKey("num_labels", "classes"),
@@ -120,7 +121,9 @@ def _tensor_entries(
     )
 
 
-def infer_heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
+def infer_heads(
+    config: Config, names: TensorNames, body: str, transform: str, classifier: str, pooler_activation: str = "tanh"
+) -> Config:
     """Return the config with the model's heads, inferred from its architecture and its tensors.
 
     Args:
@@ -128,7 +131,8 @@ def infer_heads(config: Config, names: TensorNames, body: str, transform: str, c
         names: The names of the tensors.
         body: The prefix of the tensors without a head.
         transform: A tensor of the head of masked language modeling.
-        classifier: A tensor of the head of classes of a whole text.
+        classifier: A tensor of the head of classes of a whole text, which no other head has.
+        pooler_activation: The activation of the layer before it.
     """
     architectures = config["architectures"] or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
@@ -146,7 +150,8 @@ def infer_heads(config: Config, names: TensorNames, body: str, transform: str, c
     head = fine_tuned or ("pretraining" if has_both_heads else "masked" if scored else "none")
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
-    return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
+    heads = {"pooler": pooled, "pooler_activation": pooler_activation, "head": head, "output_bias": scored}
+    return {**config, **heads, "num_labels": num_classes(config, head)}
 
 
 def _reads_next_sentence(architectures: Sequence[str]) -> bool:
@@ -170,15 +175,21 @@ def _infer_fine_tuned_head(names: TensorNames, classifier: str, pooled: bool) ->
     return "classes" if classifies_texts else "token_classes"
 
 
-def restore_heads(config: Config, bare: str) -> Config:
+def restore_heads(config: Config, bare: str, pooler_activation: str = "tanh") -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`.
 
     Args:
         config: The config, with the keys of our heads.
         bare: The name of the class without a head.
+        pooler_activation: The activation of its pooler.
+
+    Raises:
+        UserError: If the model has a pooler with another activation.
     """
-    head = config["head"]
-    other_keys = without_head_keys(config, ("pooler", "head", "output_bias"))
+    head, activation = config["head"], config["pooler_activation"]
+    if activation != pooler_activation and (config.get("pooler") or head in ("classes", "pretraining")):
+        raise UserError(f"config.model.pooler_activation={activation} is not {pooler_activation}")
+    other_keys = without_head_keys(config, ("pooler", "pooler_activation", "head", "output_bias"))
     architecture_by_head = {"pretraining": "BertForPreTraining", "none": bare}
     architecture_by_head |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
     other_keys |= problem_type_keys(head, config["num_labels"])

@@ -5,6 +5,7 @@ import enum
 import functools
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -67,6 +68,30 @@ class EncoderHead(enum.Enum):
     NONE = "none"
 
 
+class PoolerActivation(enum.Enum):
+    """The activation of the pooler.
+
+    Attributes:
+        TANH: That of BERT and RoBERTa.
+        RELU: That of DistilBERT (its code).
+        GELU: That of ELECTRA (its code).
+    """
+
+    TANH = "tanh"
+    RELU = "relu"
+    GELU = "gelu"
+
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        """Apply the activation."""
+        match self:
+            case PoolerActivation.TANH:
+                return jnp.tanh(x)
+            case PoolerActivation.RELU:
+                return jax.nn.relu(x)
+            case PoolerActivation.GELU:
+                return jax.nn.gelu(x, approximate=False)
+
+
 # The heads that have each output, the usual one first.
 _HEADS_OF_OUTPUT = {
     MASKED_LANGUAGE_MODELING.output: (EncoderHead.MASKED, EncoderHead.PRETRAINING),
@@ -87,6 +112,7 @@ class EncoderConfig(TransformerConfig):
         layers: Number of blocks.
         num_token_types: How many token types have an embedding (sentence A or B); 0 for none.
         add_pooling_layer: Whether there is BERT's pooler, a projection of the first state that classifiers read.
+        pooler_activation: The activation of the pooler.
         position_offset: Rows before the first position in the table of positions (RoBERTa: 2).
         head: The head.
 
@@ -108,6 +134,7 @@ class EncoderConfig(TransformerConfig):
     output_bias: bool = True
     num_token_types: NonNegativeInt = 2
     add_pooling_layer: bool = False
+    pooler_activation: PoolerActivation = PoolerActivation.TANH
     position_offset: NonNegativeInt = 0
     head: EncoderHead = EncoderHead.MASKED
 
@@ -173,6 +200,7 @@ class Encoder(TokenModel):
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.pooler = make_head_layer(config, config.width, builder) if config.pooled else None
+        self.pooler_activation = config.pooler_activation
         self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
         followed = config.head is EncoderHead.PRETRAINING
         self.next_sentence = make_head_layer(config, 2, builder) if followed else None
@@ -215,7 +243,7 @@ class Encoder(TokenModel):
             key=layers_key,
         )
         x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
-        extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
+        extras = {} if self.pooler is None else {"pooled": self.pooler_activation(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])
         if self.classes is not None:
