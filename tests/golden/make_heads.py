@@ -87,6 +87,7 @@ OTHERS = {
     ),
     "mt5": Case("MT5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=7, published={"tie_word_embeddings": False}),
     "bert": Case("BertModel", BERT, "encoder", seed=8),
+    "bert_pair": Case("BertForNextSentencePrediction", BERT, "encoder", seed=13),
     "distilbert": Case("DistilBertForSequenceClassification", DISTILBERT | CLASSES, "encoder", seed=11),
     "electra": Case("ElectraForSequenceClassification", BERT | {"embedding_size": 32} | CLASSES, "encoder", seed=12),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
@@ -104,6 +105,7 @@ def cases() -> dict[str, Case]:
             if hasattr(transformers, name + ending):
                 found[f"{model_type}/{head}"] = Case(name + ending, config | labels, seed=seed)
     heads = {name: "classes" if "id2label" in case.config else "none" for name, case in OTHERS.items()}
+    heads["bert_pair"] = "next_sentence"
     return found | {f"{name}/{heads[name]}": case for name, case in OTHERS.items()}
 
 

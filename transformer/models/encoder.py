@@ -53,6 +53,7 @@ class EncoderHead(enum.Enum):
         MASKED: BERT's masked language modeling head.
         PRETRAINING: Both heads of BERT's pre-training: masked language modeling and, after the pooler, next-sentence
             prediction with two logits (Devlin et al. 2019, section 3.1).
+        NEXT_SENTENCE: The second of these heads alone.
         CLASSES: A linear map of the pooler's output to the logits of a task's classes, or to a score (Devlin et al.
             2019, section 4.1).
         TOKEN_CLASSES: A linear map of every state to the logits of a task's classes (section 5.3).
@@ -62,6 +63,7 @@ class EncoderHead(enum.Enum):
 
     MASKED = "masked"
     PRETRAINING = "pretraining"
+    NEXT_SENTENCE = "next_sentence"
     CLASSES = "classes"
     TOKEN_CLASSES = "token_classes"
     SPAN = "span"
@@ -151,7 +153,11 @@ class EncoderConfig(TransformerConfig):
     @property
     def pooled(self) -> bool:
         """Whether the model has a pooler, requested or needed by the head."""
-        return self.add_pooling_layer or self.head in (EncoderHead.PRETRAINING, EncoderHead.CLASSES)
+        return self.add_pooling_layer or self.head in (
+            EncoderHead.PRETRAINING,
+            EncoderHead.NEXT_SENTENCE,
+            EncoderHead.CLASSES,
+        )
 
     @property
     def scores_tokens(self) -> bool:
@@ -176,9 +182,10 @@ class Encoder(TokenModel):
 
     inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
     padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, logits [B,
-    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, or the
-    states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, the logits [B, 2] of
-    next-sentence prediction as `next_sentence`, those of classes as `classes`, and those of an answer as `span`.
+    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, logits
+    [B, 2] of next-sentence prediction alone, or the states [B, T, E] without a head. The extras have the pooler's
+    output [B, E] as `pooled`, the logits [B, 2] of next-sentence prediction as `next_sentence`, those of classes as
+    `classes`, and those of an answer as `span`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -202,7 +209,7 @@ class Encoder(TokenModel):
         self.pooler = make_head_layer(config, config.width, builder) if config.pooled else None
         self.pooler_activation = config.pooler_activation
         self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
-        followed = config.head is EncoderHead.PRETRAINING
+        followed = config.head in (EncoderHead.PRETRAINING, EncoderHead.NEXT_SENTENCE)
         self.next_sentence = make_head_layer(config, 2, builder) if followed else None
         classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
         self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
@@ -216,6 +223,8 @@ class Encoder(TokenModel):
                 return aux.extras["classes"], aux
             case EncoderHead.SPAN:
                 return aux.extras["span"], aux
+            case EncoderHead.NEXT_SENTENCE:
+                return aux.extras["next_sentence"], aux
             case EncoderHead.NONE:
                 return hidden_BxTxE, aux
             case EncoderHead.MASKED | EncoderHead.PRETRAINING:

@@ -183,7 +183,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
     if fine_tuning.problem is not None or fine_tuning.classes:
         imported = _replace_head(imported, fine_tuning.problem)
-    elif imported.model.get("head") == "none":
+    elif imported.model.get("head") in ("none", "next_sentence"):
         head = _PRETRAINING_HEADS[imported.model["family"]]
         imported = imported._replace(model={**imported.model, **head})
     task_name = task_of_model(imported.model)
