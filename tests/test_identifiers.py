@@ -28,7 +28,8 @@ FOREIGN = {
     # Classes and modules of Hugging Face.
     *("BertForSequenceClassification", "RobertaForSequenceClassification", "XLNetForSequenceClassification"),
     *("XLNetForTokenClassification", "XLNetForQuestionAnsweringSimple", "XLNetForQuestionAnswering"),
-    *("GPT2ForSequenceClassification",),
+    *("GPT2ForSequenceClassification", "GPT2ForTokenClassification", "GPT2ForQuestionAnswering"),
+    *("GPT2DoubleHeadsModel", "LlamaForSequenceClassification", "T5ForQuestionAnswering"),
     *("Bert", "Roberta", "audio_utils"),
     # Programs and settings of the machine.
     *("GraceTime", "KillWait"),

@@ -300,5 +300,5 @@ FAMILY = ModelFamily(
     Sagan,
     frozenset({IMAGE_GENERATION}),
     sites=attention_sites,
-    forward_methods=lambda interface: ("forward", "score"),
+    forward_methods=lambda config, interface: ("forward", "score"),
 )

@@ -56,7 +56,9 @@ def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None
     xlnet = DelimiterTokens.from_format(SequenceFormat.XLNET, 10, 8, 9)
     assert (xlnet.join_texts([A]), xlnet.join_texts([A, B])) == ([*A, 9, 8], [*A, 9, *B, 9, 8])
     assert xlnet.join_texts([A, B], 7) == [1, 2, 9, 4, 5, 9, 8]
-    assert [each.begin_is_last for each in (bert, roberta, xlnet)] == [False, False, True]
+    plain, begun = (DelimiterTokens.from_format(SequenceFormat.PLAIN, 10, begin, 9) for begin in (None, 8))
+    assert (plain.join_texts([A]), plain.join_texts([A, B]), begun.join_texts([A, B])) == (A, [*A, *B], [8, *A, *B])
+    assert [each.begin_is_last for each in (bert, roberta, xlnet, plain, begun)] == [False, False, True, False, False]
     with pytest.raises(UserError, match=r"sequence_format=bert puts texts between .* the run's tokenizer lacks one"):
         DelimiterTokens.from_format(SequenceFormat.BERT, 10, 8, None)
 

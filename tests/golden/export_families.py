@@ -1,6 +1,8 @@
-"""Write every exchanged family as a folder that check_exports.py loads, with the logits that this code gives.
+"""Write every exchanged family and head as a folder that check_exports.py loads, with what it is to give.
 
     python tests/golden/export_families.py FOLDER [case ...]
+
+The logits of a family are ours; those of a head, and the states of a body, are the recorded ones of heads.npz.
 
 It runs where Headwise is installed; every model goes through an import and an export on the way.
 """
@@ -14,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.golden.recordings import EXCHANGED, model_of, recording
+from tests.golden.recordings import EXCHANGED, head_recording, model_of, recorded_heads, recording
 from transformer.huggingface.convert import open_model_folder, write_model_folder
 from transformer.models.model import Variables
 from transformer.models.registry import model_config
@@ -44,12 +46,32 @@ def export(name: str, folder: Path) -> None:
     np.savez(folder / "out" / name / "expected.npz", **given)
 
 
+def export_head(case: str, folder: Path) -> None:
+    """One case of heads.npz, as "gpt2/classes"."""
+    about, found, name = recorded_heads()[0], head_recording(case), case.replace("/", "_")
+    found.write(folder / "in" / name)
+    foreign = open_model_folder(folder / "in" / name)
+    keys = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+    tokens = {key: found.config[key] for key in keys if key in found.config}
+    model, model_type = model_config(foreign.model), found.config["model_type"]
+    write_model_folder(folder / "out" / name, model, foreign.read_params(), tokens, model_type=model_type)
+    given = {"hidden" if case.endswith("/none") else "logits": found.arrays["outputs"]}
+    if "image" in found.arrays:
+        given["pixel_values"] = found.arrays["image"]
+    else:
+        given |= {"ids": found.arrays["ids"], "attention_mask": real(np.array(about["lengths"]))}
+    if "target" in found.arrays:
+        given["decoder_input_ids"] = found.arrays["target"]
+        given["decoder_attention_mask"] = real(np.array(about["target_lengths"]))
+    np.savez(folder / "out" / name / "expected.npz", **given)
+
+
 def real(lengths: np.ndarray) -> np.ndarray:
     """One where a token is real: [B, T]."""
     return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
 
 
 if __name__ == "__main__":
-    for case in sys.argv[2:] or EXCHANGED:
-        export(case, Path(sys.argv[1]))
+    for case in sys.argv[2:] or (*EXCHANGED, *recorded_heads()[0]["cases"]):
+        (export_head if "/" in case else export)(case, Path(sys.argv[1]))
         print(case, flush=True)

@@ -1,5 +1,6 @@
 """The recorded cases: their arrays, their weights rebuilt, and our model with these weights."""
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,6 +45,22 @@ def recording(name: str, folder: Path = FOLDER) -> Recording:
     with np.load(folder / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     about = json.loads(str(arrays.pop("about")))
+    shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
+    return Recording(about, arrays, random_weights(shapes, about["seed"]))
+
+
+@functools.cache
+def recorded_heads() -> tuple[Mapping[str, Any], Mapping[str, np.ndarray]]:
+    """What heads.npz says of itself, and its arrays."""
+    with np.load(Path(__file__).with_name("heads.npz")) as file:
+        arrays = {key: file[key] for key in file.files}
+    return json.loads(str(arrays.pop("about"))), arrays
+
+
+def head_recording(case: str) -> Recording:
+    """One case of heads.npz, as "gpt2/classes"."""
+    about = recorded_heads()[0]["cases"][case]
+    arrays = {key.rpartition("/")[2]: value for key, value in recorded_heads()[1].items() if key.startswith(f"{case}/")}
     shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
     return Recording(about, arrays, random_weights(shapes, about["seed"]))
 

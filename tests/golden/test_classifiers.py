@@ -154,14 +154,6 @@ def test_heads_whose_outputs_mean_something_else_are_refused_with_the_reason(tmp
     weights = {name: value for name, value in recorded.weights.items() if not name.startswith("classifier")}
     weights |= {"cls.seq_relationship.weight": np.ones((2, 32), "f4"), "cls.seq_relationship.bias": np.ones(2, "f4")}
     recorded = recorded._replace(weights=weights)
-    for architectures, reason in (
-        (["BertForNextSentencePrediction"], "which has no head but that of whether a text follows"),
-        (None, "the head of next sentences, cls.seq_relationship, is read beside that of"),
-    ):
-        config = recorded.config | {"architectures": architectures}
-        recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
-        with pytest.raises(UserError, match=reason):
-            open_model_folder(tmp_path / "next")
     config = recorded.config | {"architectures": ["BertModel"]}
     recorded._replace(about={**recorded.about, "config": config}).write(tmp_path / "next")
     assert any(

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import transformer
 from tests import programs
+from tests.golden.recordings import head_recording
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
@@ -120,6 +121,26 @@ def test_a_published_model_becomes_a_run_and_is_published_again(tmp_path: Path) 
     said = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     assert (said["size"], said["image_mean"]) == ({"height": 12, "width": 12}, [0.5] * 3)
     assert (said["image_processor_type"], said["do_center_crop"]) == ("ViTImageProcessor", False)
+
+
+def test_a_body_has_maps_and_becomes_a_run_with_a_new_head(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    head_recording("vit/none").write(tmp_path / "in")
+    for split in ("train", "validation", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / "pets" / split / label).mkdir(parents=True)
+            pixels = np.full((12, 12, 3), 90 if label == "cat" else 160, np.uint8)
+            image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
+    maps = transformer.load(tmp_path / "in").run_with_maps(str(tmp_path / "pets" / "train" / "cat" / "0.png"))
+    assert maps["encoder/self"][0].shape[-1] == 10
+    fine_tuning = FineTuningOptions(dataset="pets", data_dir=str(tmp_path), batch_size=2, steps=1)
+    converted = import_from_huggingface(tmp_path / "in", tmp_path / "run", fine_tuning)
+    assert converted.notes[-1] == "initialized randomly: head"
+    export_to_huggingface(tmp_path / "run", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["ViTForImageClassification"]
+    model = model_config({**open_model_folder(tmp_path / "in").model})
+    with pytest.raises(UserError, match="add_pooling_layer=True is not read by a model with classes"):
+        build(model, open_model_folder(tmp_path / "out").interface, Precision())
 
 
 DEIT = {

@@ -13,6 +13,7 @@ from tests.golden.recordings import recording
 from tests.huggingface.test_convert import read
 from transformer.config import UserError
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
+from transformer.huggingface.decoder_heads import HEAD_LAYERS
 from transformer.layers.functional_module import Precision
 from transformer.models.registry import build, model_config
 
@@ -56,8 +57,7 @@ def test_a_key_of_another_model_is_refused(tmp_path: Path, name: str, key: str, 
 @pytest.mark.parametrize(
     ("name", "architecture", "reason"),
     [
-        ("distilbert", "DistilBertForSequenceClassification", "a head of classes of texts"),
-        ("electra", "ElectraForSequenceClassification", "a head of classes of texts"),
+        ("distilbert", "DistilBertForMultipleChoice", "a head that chooses among texts"),
         ("electra", "ElectraForPreTraining", "other heads of pre-training"),
     ],
 )
@@ -126,6 +126,7 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("gpt2", {"position_offset": 1}, "config.model.position_offset=1 is not 0"),
         ("distilbert", {"num_token_types": 2}, "config.model.num_token_types=2 is not 0"),
         ("electra", {"activation": "relu"}, "config.model.activation=relu is not gelu"),
+        ("bert_pretraining", {"pooler_activation": "relu"}, "config.model.pooler_activation=relu is not tanh"),
     ],
 )
 def test_an_export_as_a_type_names_what_that_cannot_express(
@@ -142,6 +143,18 @@ def test_an_export_as_a_type_names_what_that_cannot_express(
 def test_the_guide_lists_every_type() -> None:
     rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `(\w+)` \|", GUIDE.read_text(), re.MULTILINE)
     assert dict(rows) == {name: family.model_family for name, family in CONVERSIONS.items()}
+
+
+def test_the_guide_lists_the_heads_of_every_decoder() -> None:
+    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `decoder` \| ([^|]+) \|", GUIDE.read_text(), re.MULTILINE)
+    words = {
+        (): "next token",
+        ("classes",): "next token, classes of texts",
+        ("classes", "span"): "next token, classes of texts, answers",
+        ("classes", "token_classes"): "next token, classes of texts and of tokens",
+        ("classes", "token_classes", "span"): "next token, fine-tuning",
+    }
+    assert dict(rows) == {name: words[tuple(HEAD_LAYERS.get(name, ()))] for name, _ in rows}
 
 
 def test_the_first_mpt_files_name_their_class_otherwise() -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from tokenizers import decoders, models, pre_tokenizers
 
 from launch import cli, convert, evaluate, generate, maps, train
-from tests.golden.recordings import FOLDER, recording
+from tests.golden.recordings import FOLDER, Recording, head_recording, recording
 from tests.models.test_xlnet import recorded as recorded_xlnet
 from transformer.interpret.load import load
 from transformer.runs.checkpoint import Checkpoints
@@ -39,6 +39,7 @@ SPECIAL = {
         "unk_token": "<unk>",
     },
     "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+    "llama": {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
 CLASSIFIERS = FOLDER.with_name("classifiers")
 TASKS = {"gpt2": "language_modeling", "bert": "masked_lm", "t5": "translation"}
@@ -55,9 +56,22 @@ def data(tmp_path: Path) -> Path:
 
 def publish(name: str, folder: Path, recordings: Path = FOLDER) -> Path:
     """A folder as Hugging Face publishes them: a recorded model, and a tokenizer of characters."""
-    recorded = recording(name, recordings)
+    write_published(recording(name, recordings), folder)
+    return write_tokenizer(name, folder)
+
+
+def publish_head(case: str, folder: Path) -> Path:
+    """The same of a model with another head than that of next tokens, or with none."""
+    write_published(head_recording(case), folder)
+    return write_tokenizer(case.partition("/")[0], folder)
+
+
+def write_published(recorded: Recording, folder: Path) -> None:
     config = recorded.config | {"bos_token_id": None, "eos_token_id": None}
     recorded._replace(about={**recorded.about, "config": config}).write(folder)
+
+
+def write_tokenizer(name: str, folder: Path) -> Path:
     special = SPECIAL[name]
     pieces = [*special.values(), *map(chr, range(ord("a"), ord("z") + 1)), *" .,'?!-0123456789"]
     backend = tokenizers.Tokenizer(
@@ -294,10 +308,8 @@ def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: py
     assert "a model for fine_tuning needs its data: give --dataset=FILE.tsv" in refusal(
         capsys, f"--from_pretrained={source}", run
     )
-    plain = publish("gpt2", tmp_path / "gpt2")
-    assert "camembert, xlnet, not for gpt2" in refusal(
-        capsys, f"--from_pretrained={plain}", run, "--problem=entailment"
-    )
+    plain = publish("t5", tmp_path / "t5")
+    assert "camembert, xlnet, not for t5" in refusal(capsys, f"--from_pretrained={plain}", run, "--problem=entailment")
     assert "config.task.problem='entail'" in refusal(
         capsys, f"--from_pretrained={source}", run, f"--dataset={pairs}", "--problem=entail"
     )
@@ -517,3 +529,79 @@ def test_any_pre_trained_model_learns_about_words_and_goes_out(
     assert config["architectures"] == [recording(name, CLASSIFIERS).about["architecture"]]
     if flags:
         assert config["id2label"] == {"0": "O", "1": "B-X", "2": "I-X"}
+
+
+@pytest.mark.parametrize(
+    ("case", "problem", "text"),
+    [
+        pytest.param("gpt2/classes", "entailment", "2 cats $ 4 cats", marks=pytest.mark.slow),
+        pytest.param("llama/classes", "classification", "2 cats", marks=pytest.mark.slow),
+        pytest.param("llama/token_classes", "token_classification", "cats sit", marks=pytest.mark.slow),
+        pytest.param("llama/span", "question_answering", "who sits $ the cat sits", marks=pytest.mark.slow),
+    ],
+)
+def test_a_head_of_a_decoder_comes_in_answers_and_goes_out(
+    case: str, problem: str, text: str, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run, out = publish_head(case, tmp_path / "in"), tmp_path / "run", tmp_path / "out"
+    dataset, length = pairs, "--context_length=20"
+    if problem == "token_classification":
+        dataset = tmp_path / "words.conll"
+        dataset.write_text("\n\n".join(f"w{number} {('no', 'perhaps', 'yes')[number % 3]}" for number in range(80)))
+    elif problem == "question_answering":
+        dataset, length = tmp_path / "questions.jsonl", "--context_length=40"
+        dataset.write_text(QUESTIONS)
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={dataset}", f"--problem={problem}")
+    assert call(convert, *words, length, "--batch_size=8", "--steps=1") == 0
+    said = capsys.readouterr().out
+    assert "randomly" not in said
+    task = {"entailment": "fine_tuning", "classification": "fine_tuning"}.get(problem, problem)
+    assert f"at step 0, task {task}" in said
+    setting = RunDirectory.open(run).config()["task"]
+    assert setting["sequence_format"] == ("roberta" if problem == "question_answering" else "plain")
+    assert call(generate, f"--workdir={run}", f"--text={text}") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
+    written, read = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    assert {key: value.tobytes() for key, value in written.items()} == {k: v.tobytes() for k, v in read.items()}
+    theirs, ours = (json.loads((folder / "config.json").read_text()) for folder in (source, out))
+    assert ours["architectures"] == theirs["architectures"]
+    assert ours.get("id2label") == theirs.get("id2label")
+    capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_classifier_that_was_a_body_trains(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, run, out = publish_head("llama/none", tmp_path / "in"), tmp_path / "run", tmp_path / "out"
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={pairs}", "--problem=entailment")
+    assert call(convert, *words, "--classes=no,perhaps,yes", "--context_length=20", "--batch_size=8", "--steps=1") == 0
+    assert "  initialized randomly: classes\n" in capsys.readouterr().out
+    assert call(train, f"--workdir={run}", "--config.maps_every=0") == 0
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForSequenceClassification"]
+    assert config["problem_type"] == "single_label_classification"
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("case", "fresh", "task", "architecture"),
+    [
+        ("llama/none", "unembedding", "language_modeling", "LlamaForCausalLM"),
+        pytest.param("xlnet/none", "output_bias", "permutation_lm", "XLNetLMHeadModel", marks=pytest.mark.slow),
+        pytest.param("bert/none", "head, output_bias", "masked_lm", "BertForMaskedLM", marks=pytest.mark.slow),
+    ],
+)
+def test_a_body_is_pre_trained_further_with_a_new_head(
+    case: str, fresh: str, task: str, architecture: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, run, out = publish_head(case, tmp_path / "in"), tmp_path / "run", tmp_path / "out"
+    words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={data}", "--context_length=12")
+    assert call(convert, *words, "--batch_size=2") == 0
+    said = capsys.readouterr().out
+    assert f"at step 0, task {task}" in said
+    assert f"  initialized randomly: {fresh}\n" in said
+    # Without a run it has maps all the same.
+    assert load(source).run_with_maps("the fox")
+    assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
+    assert json.loads((out / "config.json").read_text())["architectures"] == [architecture]
+    capsys.readouterr()

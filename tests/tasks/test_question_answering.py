@@ -234,7 +234,8 @@ def test_xlnet_reads_the_question_behind_its_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert, ro"),
+        ({"sequence_format": "plain"}, "sequence_format=plain puts nothing between a question and its context"),
+        ({"sequence_format": "gpt"}, "sequence_format=gpt is for classes of texts: say plain for a decoder, bert"),
         ({"dataset": "grammar/choice"}, "'grammar/choice' is unknown"),
         ({"classes": ("O", "B-X")}, "is for labels, which questions do not have: empty it"),
         ({"max_question_length": 21}, "max_question_length=21 leaves too little of 40 tokens"),

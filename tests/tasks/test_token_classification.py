@@ -147,7 +147,7 @@ def test_a_text_is_answered_with_its_entities(task: LabeledTextTask) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"sequence_format": "gpt"}, "sequence_format=gpt is for models that read from left to right: say bert, ro"),
+        ({"sequence_format": "gpt"}, "sequence_format=gpt is for classes of texts: say plain for a decoder, bert"),
         ({"dataset": "glue/CoLA"}, "'glue/CoLA' is unknown: known: FILE.conll, grammar/entities"),
         ({"classes": ("O", "B-X")}, "goes with files of your own alone"),
         ({"dataset": "a.conll", "classes": ("O", "O")}, "must be the labels of a.conll, at least two, all different"),

@@ -23,12 +23,15 @@ class SequenceFormat(enum.Enum):
         XLNET: BERT's tokens with the begin token at the end: a <sep> <cls>, or a <sep> b <sep> <cls>. The token types
             of b and its <sep> are 1, and that of <cls> is 2 (Yang et al. 2019, their code). Behind <cls> is padding,
             which XLNet has in front of classified texts; since it knows only distances, both give the same values.
+        PLAIN: The texts alone, one behind the other, after the begin token where the tokenizer itself puts one: a b. So
+            published language models are fine-tuned, whose head reads the last token of a text.
     """
 
     GPT = "gpt"
     BERT = "bert"
     ROBERTA = "roberta"
     XLNET = "xlnet"
+    PLAIN = "plain"
 
     @property
     def num_new_tokens(self) -> int:
@@ -110,7 +113,7 @@ class DelimiterTokens(NamedTuple):
         Args:
             sequence_format: The format.
             vocabulary: The number of tokens of the tokenizer.
-            bos_id: Its begin token.
+            bos_id: Its begin token; for PLAIN, the one that it puts before a text, None if it puts none.
             eos_id: Its end token.
 
         Raises:
@@ -118,6 +121,8 @@ class DelimiterTokens(NamedTuple):
         """
         if sequence_format is SequenceFormat.GPT:
             return cls((vocabulary,), (vocabulary + 1,), (vocabulary + 2,))
+        if sequence_format is SequenceFormat.PLAIN:
+            return cls(() if bos_id is None else (bos_id,), (), ())
         if bos_id is None or eos_id is None:
             raise UserError(
                 f"config.task.sequence_format={sequence_format.value} puts texts between tokens of begin and end, and "
@@ -130,7 +135,7 @@ class DelimiterTokens(NamedTuple):
     @property
     def begin_is_last(self) -> bool:
         """Whether a sequence has its begin token at its end, as XLNet's have."""
-        return not self.start_ids
+        return not self.start_ids and bool(self.end_ids)
 
     def join_texts(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
         """Return the token numbers of one sequence.

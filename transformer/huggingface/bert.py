@@ -28,6 +28,7 @@ from transformer.huggingface.fine_tuned_heads import (
     fine_tuned_head,
     interface_with_classes,
     num_classes,
+    problem_type_keys,
     sizes_from_shapes,
     without_head_keys,
 )
@@ -47,6 +48,7 @@ KEYS = (
     ConfigKey("attention_probs_dropout_prob", "attention_dropout"),
     ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
     ConfigKey("pooler", "add_pooling_layer"),
+    ConfigKey("pooler_activation", "pooler_activation"),
     ConfigKey("head", "head"),
     ConfigKey("output_bias", "output_bias"),
     ConfigKey("num_labels", "classes"),
@@ -82,6 +84,7 @@ def accepted_architectures(bare: str, heads: Sequence[str] = tuple(FINE_TUNED_CL
 _HEAD_ACTIVATION = "gelu"
 # BERT's second head of pre-training: whether a text follows another.
 _NEXT_SENTENCE_HEAD = "cls.seq_relationship"
+_NEXT_SENTENCE_CLASS = "BertForNextSentencePrediction"
 # Old files call a norm's scale and bias gamma and beta.
 RENAMED = {r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"}
 
@@ -119,7 +122,9 @@ def _tensor_entries(
     )
 
 
-def infer_heads(config: Config, names: TensorNames, body: str, transform: str, classifier: str) -> Config:
+def infer_heads(
+    config: Config, names: TensorNames, body: str, transform: str, classifier: str, pooler_activation: str = "tanh"
+) -> Config:
     """Return the config with the model's heads, inferred from its architecture and its tensors.
 
     Args:
@@ -127,30 +132,29 @@ def infer_heads(config: Config, names: TensorNames, body: str, transform: str, c
         names: The names of the tensors.
         body: The prefix of the tensors without a head.
         transform: A tensor of the head of masked language modeling.
-        classifier: A tensor of the head of classes of a whole text.
+        classifier: A tensor of the head of classes of a whole text, which no other head has.
+        pooler_activation: The activation of the layer before it.
     """
     architectures = config["architectures"] or ()
     scored = any(name.endswith(("MaskedLM", "PreTraining")) for name in architectures) or transform in names
     pooled = bool({f"{body}.pooler.dense.weight", "pooler.dense.weight"} & names)
-    if f"{_NEXT_SENTENCE_HEAD}.weight" in names and not scored and _reads_next_sentence(architectures):
-        raise UserError(
-            f"config.json has architectures={list(architectures)}: the head of next sentences, {_NEXT_SENTENCE_HEAD}, "
-            "is read beside that of masked language modeling alone, as a BertForPreTraining has both; this folder "
-            f"has no {transform}"
-        )
     by_tensors = None if scored else _infer_fine_tuned_head(names, classifier, pooled)
     fine_tuned = fine_tuned_head(architectures, by_tensors, FINE_TUNED_CLASSES)
     # Published files may hold the second head of pre-training under the name of a class that passes over it.
-    has_both_heads = scored and pooled and f"{_NEXT_SENTENCE_HEAD}.weight" in names
-    head = fine_tuned or ("pretraining" if has_both_heads else "masked" if scored else "none")
+    follows = pooled and f"{_NEXT_SENTENCE_HEAD}.weight" in names
+    if scored:
+        head = "pretraining" if follows else "masked"
+    else:
+        head = fine_tuned or ("next_sentence" if follows and _reads_next_sentence(architectures) else "none")
     # Old files of models that score every token hold a pooler that nothing reads.
     pooled &= head not in ("token_classes", "span")
-    return {**config, "pooler": pooled, "head": head, "output_bias": scored, "num_labels": num_classes(config, head)}
+    heads = {"pooler": pooled, "pooler_activation": pooler_activation, "head": head, "output_bias": scored}
+    return {**config, **heads, "num_labels": num_classes(config, head)}
 
 
 def _reads_next_sentence(architectures: Sequence[str]) -> bool:
     """Whether a model may read the head of next sentences: its class does, or no class is named."""
-    return not architectures or architectures[0].endswith("NextSentencePrediction")
+    return not architectures or architectures[0] == _NEXT_SENTENCE_CLASS
 
 
 def _infer_fine_tuned_head(names: TensorNames, classifier: str, pooled: bool) -> str | None:
@@ -169,17 +173,25 @@ def _infer_fine_tuned_head(names: TensorNames, classifier: str, pooled: bool) ->
     return "classes" if classifies_texts else "token_classes"
 
 
-def restore_heads(config: Config, bare: str) -> Config:
+def restore_heads(config: Config, bare: str, pooler_activation: str = "tanh") -> Config:
     """Return the config with the class of a model with these heads; with both, `BertForPreTraining`.
 
     Args:
         config: The config, with the keys of our heads.
         bare: The name of the class without a head.
+        pooler_activation: The activation of its pooler.
+
+    Raises:
+        UserError: If the model has a pooler with another activation.
     """
-    head = config["head"]
-    other_keys = without_head_keys(config, ("pooler", "head", "output_bias"))
-    architecture_by_head = {"pretraining": "BertForPreTraining", "none": bare}
+    head, activation = config["head"], config["pooler_activation"]
+    pooled = config.get("pooler") or head in ("classes", "pretraining", "next_sentence")
+    if pooled and activation != pooler_activation:
+        raise UserError(f"config.model.pooler_activation={activation} is not {pooler_activation}")
+    other_keys = without_head_keys(config, ("pooler", "pooler_activation", "head", "output_bias"))
+    architecture_by_head = {"pretraining": "BertForPreTraining", "next_sentence": _NEXT_SENTENCE_CLASS, "none": bare}
     architecture_by_head |= {ours: bare.replace("Model", ending) for ours, ending in FINE_TUNED_CLASSES.items()}
+    other_keys |= problem_type_keys(head, config["num_labels"])
     return other_keys | ({"architectures": [architecture_by_head[head]]} if head in architecture_by_head else {})
 
 
@@ -194,7 +206,7 @@ BERT = ConversionSpec(
     config_keys=tuple(key for key in KEYS if key.our_key != "position_offset"),
     fixed_fields={**FIXED, "position_offset": 0},
     training_defaults={"initialization": "bert"},
-    other_architectures=("BertForPreTraining", *accepted_architectures("BertModel")),
+    other_architectures=("BertForPreTraining", _NEXT_SENTENCE_CLASS, *accepted_architectures("BertModel")),
     fixed_keys=_FIXED_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(

@@ -5,6 +5,8 @@ import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from transformer.attention.positions import PositionCombination
 from transformer.config import (
     NonNegativeInt,
@@ -228,7 +230,7 @@ def _keep_exported_config(config: Config) -> Config:
     return config
 
 
-def _no_tensors(config: Config) -> dict[str, Shape]:
+def _no_tensors(config: Config) -> dict[str, np.ndarray]:
     return {}
 
 
@@ -240,7 +242,7 @@ class ConversionSpec:
         model_type: The `model_type` of config.json.
         architecture: The class of the library, for `architectures` in config.json.
         other_architectures: The other classes that can be read.
-        bare_architecture: The class without a head, which can be read if the head is the embedding table.
+        bare_architecture: The class without a head.
         model_family: The name of our model family.
         config_keys: Keys of config.json, each with the config field of ours that it gives.
         fixed_fields: Config fields of ours that are the same for every such model, with their values.
@@ -263,8 +265,8 @@ class ConversionSpec:
         interface_keys: Keys that belong to the interface, not to our model config.
         infer_fields_from_shapes: The config fields that follow from the shapes of the parameters, for an export.
         simplified_keys: Keys of config.json that `simplify_config` reads.
-        unread_tensors: The shapes, by name, of tensors that a class of the library has and never reads; its argument is
-            the content of config.json. An export writes zeros.
+        constant_tensors: The tensors, by name, that a class of the library has and no model of ours: constants, and
+            what it never reads; its argument is the content of config.json. An export writes them.
     """
 
     model_type: str
@@ -290,7 +292,7 @@ class ConversionSpec:
     interface_keys: TensorNames = frozenset()
     infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _infer_vocab_size
     simplified_keys: TensorNames = frozenset()
-    unread_tensors: Callable[[Config], Mapping[str, Shape]] = _no_tensors
+    constant_tensors: Callable[[Config], Mapping[str, np.ndarray]] = _no_tensors
 
     @property
     def class_keys(self) -> ClassKeys:
@@ -368,7 +370,7 @@ class ConversionSpec:
             UserError: If a value is of the wrong kind, or if our models cannot express it; gives the key.
         """
         plain = self.complete_config(config)
-        self._check_architecture(plain, names)
+        self._check_architecture(plain)
         ignored = self._read_keys | WITHOUT_EFFECT
         for name, (_, default) in self.class_keys.items():
             if name not in ignored and plain[name] != default:
@@ -389,11 +391,11 @@ class ConversionSpec:
             key: value for key, value in section.items() if key not in self.interface_keys
         }, self.make_task_interface(section)
 
-    def _check_architecture(self, config: Config, names: TensorNames) -> None:
-        """Check that the class that a config.json names has no head, and lacks none, of which ours know nothing.
+    def _check_architecture(self, config: Config) -> None:
+        """Check that the class that a config.json names has no head of which ours know nothing.
 
         Raises:
-            UserError: If it has or does; gives the class and why.
+            UserError: If it has; gives the class and why.
         """
         architecture = (config["architectures"] or (self.architecture,))[0]
         readable = (self.architecture, *self.other_architectures)
@@ -402,10 +404,6 @@ class ConversionSpec:
         reason = next(
             (text for end, text in _CLASS_DIFFERENCES.items() if architecture.endswith(end)), "which is unknown"
         )
-        if architecture == self.bare_architecture:
-            if "lm_head.weight" in names or config.get("tie_word_embeddings", True):
-                return
-            reason = "which has no head, while tie_word_embeddings=False"
         raise UserError(
             f"config.json has architectures={[architecture]}, {reason}; of {self.model_type} models "
             f"{', '.join(readable)} can be read"

@@ -35,6 +35,7 @@ from transformer.huggingface import (
     xlnet,
 )
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
+from transformer.huggingface.decoder_heads import with_heads
 from transformer.huggingface.generation_config import Generation
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
@@ -97,7 +98,7 @@ _OTHERS = (
     vit.DEIT,
     xlnet.XLNET,
 )
-CONVERSIONS = {family.model_type: family for family in (*_LANGUAGE, *_OTHERS)}
+CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUAGE), *_OTHERS)}
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
@@ -196,16 +197,16 @@ def write_model_folder(
     make_empty_folder(folder, "--save_pretrained")
     leaves = leaves_by_path(params)
     kinds = {planned.tensor_name: np.dtype(leaves[planned.leaf_paths[0]].dtype) for planned in plan}
+    constants = {name: value.astype(config["dtype"]) for name, value in family.constant_tensors(config).items()}
     shapes: dict[str, Shape] = {planned.tensor_name: planned.shape for planned in plan}
-    unread = family.unread_tensors(config)
-    zeros = ((name, np.zeros(shape, config["dtype"])) for name, shape in unread.items())
+    shapes |= {name: value.shape for name, value in constants.items()}
     safetensors_files.write_tensors(
         folder,
         {
             name: TensorSpec.from_type(kinds.get(name, np.dtype(config["dtype"])), shape)
-            for name, shape in {**shapes, **unread}.items()
+            for name, shape in shapes.items()
         },
-        itertools.chain(params_to_tensors(plan, params), zeros),
+        itertools.chain(params_to_tensors(plan, params), constants.items()),
     )
     # Last: a folder with a config.json is whole.
     storage_of(folder).replace(folder / CONFIG, f"{json.dumps(config, indent=2, sort_keys=True)}\n".encode())
@@ -289,7 +290,7 @@ def _convert_preprocessing(folder: Path, family: ConversionSpec, interface: Task
 
 def _convert_generation(folder: Path, family: ConversionSpec, config: Config, section: Config) -> Generation:
     """Return how a model generates; nothing for one that does not."""
-    if family.model_family not in ("decoder", "encoder_decoder"):
+    if family.model_family not in ("decoder", "encoder_decoder") or section["head"] != "next_tokens":
         return Generation({}, None, [])
     file = folder / generation_config.FILE
     content = read_json_object(file) if file.is_file() else None

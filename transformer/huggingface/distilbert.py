@@ -19,6 +19,7 @@ from transformer.huggingface.fine_tuned_heads import interface_with_classes, siz
 from transformer.huggingface.tensor_layouts import VECTOR
 
 _EMBEDDINGS, _LAYER = "distilbert.embeddings", "distilbert.transformer.layer.{layer}"
+_POOLER_ACTIVATION = "relu"
 _NAMES = ("q_lin", "k_lin", "v_lin", "out_lin")
 _DISTILBERT_FIXED: dict[str, Any] = {
     **FIXED,
@@ -30,7 +31,9 @@ _DISTILBERT_FIXED: dict[str, Any] = {
 
 
 def _simplify_distilbert(config: Config, names: TensorNames) -> Config:
-    return infer_heads(config, names, "distilbert", "vocab_transform.weight", "classifier.weight")
+    return infer_heads(
+        config, names, "distilbert", "vocab_transform.weight", "pre_classifier.weight", _POOLER_ACTIVATION
+    )
 
 
 DISTILBERT = ConversionSpec(
@@ -47,14 +50,14 @@ DISTILBERT = ConversionSpec(
         ConfigKey("dropout", "dropout"),
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("activation", "activation", values=ACTIVATIONS),
+        ConfigKey("pooler_activation", "pooler_activation"),
         ConfigKey("head", "head"),
         ConfigKey("output_bias", "output_bias"),
         ConfigKey("num_labels", "classes"),
     ),
     fixed_fields=_DISTILBERT_FIXED,
     training_defaults={"initialization": "bert"},
-    # Its head of classes of texts has relu where a pooler has tanh.
-    other_architectures=accepted_architectures("DistilBertModel", ("token_classes", "span")),
+    other_architectures=accepted_architectures("DistilBertModel"),
     key_aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     tensor_entries=(
         *embedding_entries(f"{_EMBEDDINGS}.word_embeddings", "embedding"),
@@ -68,6 +71,7 @@ DISTILBERT = ConversionSpec(
         *linear_entries("vocab_transform", "head/transform"),
         *norm_entries("vocab_layer_norm", "head/norm"),
         TensorEntry("vocab_projector.bias", ("output_bias/bias",), VECTOR),
+        *linear_entries("pre_classifier", "pooler"),
         *linear_entries("classifier", "classes"),
         *linear_entries("qa_outputs", "span"),
     ),
@@ -78,7 +82,7 @@ DISTILBERT = ConversionSpec(
     simplify_config=_simplify_distilbert,
     # How the table of positions was initialized, and dropout of heads.
     simplified_keys=frozenset({"sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"}),
-    restore_config=lambda config: restore_heads(config, "DistilBertModel"),
+    restore_config=lambda config: restore_heads(config, "DistilBertModel", _POOLER_ACTIVATION),
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,

@@ -16,6 +16,7 @@ from transformer.huggingface.conversion_spec import Config, TensorEntry, TensorN
 from transformer.huggingface.tensor_layouts import VECTOR
 
 _ARCHITECTURE = "ElectraForMaskedLM"
+_POOLER_ACTIVATION = "gelu"
 
 
 def _simplify_electra(config: Config, names: TensorNames) -> Config:
@@ -24,14 +25,22 @@ def _simplify_electra(config: Config, names: TensorNames) -> Config:
             f"config.json has embedding_size={config['embedding_size']}; only hidden_size={config['hidden_size']} can "
             "be read"
         )
-    simplified = infer_heads(config, names, "electra", "generator_predictions.dense.weight", "classifier.weight")
+    simplified = infer_heads(
+        config,
+        names,
+        "electra",
+        "generator_predictions.dense.weight",
+        "classifier.out_proj.weight",
+        _POOLER_ACTIVATION,
+    )
     check_head_activation(config, simplified, _ARCHITECTURE)
     return simplified
 
 
 def _restore_electra(config: Config) -> Config:
     check_exported_head_activation(config)
-    return restore_heads({**config, "embedding_size": config["hidden_size"]}, "ElectraModel")
+    config = {**config, "embedding_size": config["hidden_size"]}
+    return restore_heads(config, "ElectraModel", _POOLER_ACTIVATION)
 
 
 ELECTRA = dataclasses.replace(
@@ -40,14 +49,22 @@ ELECTRA = dataclasses.replace(
     architecture=_ARCHITECTURE,
     config_keys=tuple(key for key in BERT.config_keys if key.our_key != "add_pooling_layer"),
     fixed_fields={**BERT.fixed_fields, "add_pooling_layer": False},
-    # Its head of classes of texts has gelu where a pooler has tanh.
-    other_architectures=accepted_architectures("ElectraModel", ("token_classes", "span")),
+    other_architectures=accepted_architectures("ElectraModel"),
     tensor_entries=(
         *body_entries("electra"),
         *linear_entries("generator_predictions.dense", "head/transform"),
         *norm_entries("generator_predictions.LayerNorm", "head/norm"),
         TensorEntry("generator_lm_head.bias", ("output_bias/bias",), VECTOR),
-        *linear_entries("classifier", "classes"),
+        # As in RoBERTa's, the pooler is a part of the head of classes of texts.
+        *linear_entries("classifier.dense", "pooler"),
+        *(
+            dataclasses.replace(entry, required_parameter="pooler/kernel")
+            for entry in linear_entries("classifier.out_proj", "classes")
+        ),
+        *(
+            dataclasses.replace(entry, excluded_parameter="pooler/kernel")
+            for entry in linear_entries("classifier", "classes")
+        ),
         *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="electra.",

@@ -90,6 +90,13 @@ def class_name_keys(names: Sequence[str]) -> dict[str, Any]:
     return {"id2label": labels, "label2id": {name: int(number) for number, name in labels.items()}}
 
 
+def problem_type_keys(head: str, count: int) -> dict[str, str]:
+    """Return the key of config.json that says what the outputs of a head of classes of texts are; empty for others."""
+    if head != "classes":
+        return {}
+    return {"problem_type": "regression" if count == 1 else "single_label_classification"}
+
+
 def without_head_keys(config: Config, keys: Sequence[str]) -> Config:
     """Return the config without `keys`, and without the number of classes if the head has none."""
     left_out = (*keys, *(() if config["head"] in HEADS_WITH_CLASSES else ("num_labels",)))

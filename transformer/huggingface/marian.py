@@ -1,5 +1,7 @@
 """Conversion of Marian's translation models (Junczys-Dowmunt et al. 2018)."""
 
+import numpy as np
+
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
@@ -14,9 +16,11 @@ from transformer.huggingface.conversion_spec import (
     embedding_entries,
     linear_entries,
     norm_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
+_BODY = "MarianModel"
 _EPSILON = 1e-5  # that of its norms, which files do not state
 
 
@@ -49,16 +53,30 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
             f"config.json has decoder_start_token_id={start}, not pad_token_id={padding}: Marian's decoder begins with "
             "the padding token here"
         )
-    return config
+    # The body has no bias of its logits, which are those of the table; the class of translation always has one.
+    return {**config, "output_bias": (config["architectures"] or ("",))[0] != _BODY}
 
 
 def _restore_config(config: Config) -> Config:
+    architecture_keys = {} if config["output_bias"] else {"architectures": [_BODY]}
     return {
-        **config,
+        **without_keys(config, "output_bias"),
+        **architecture_keys,
         "decoder_attention_heads": config["encoder_attention_heads"],
         "decoder_ffn_dim": config["encoder_ffn_dim"],
         "decoder_vocab_size": config["vocab_size"],
     }
+
+
+def _sinusoids(config: Config) -> dict[str, np.ndarray]:
+    """Return the positions, sines before cosines, which the body alone has in its file (Vaswani et al. 2017)."""
+    if config["architectures"] != [_BODY]:
+        return {}
+    rows, width = config["max_position_embeddings"], config["d_model"]
+    angles = np.arange(rows)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
+    # Of an odd width, the last cosine has no place.
+    table = np.concatenate([np.sin(angles), np.cos(angles[:, : width // 2])], axis=1)
+    return {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
 
 
 MARIAN = ConversionSpec(
@@ -77,6 +95,7 @@ MARIAN = ConversionSpec(
         ConfigKey("attention_dropout", "attention_dropout"),
         ConfigKey("activation_function", "activation", values=ACTIVATIONS),
         ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width"}),
+        ConfigKey("output_bias", "output_bias"),
     ),
     fixed_fields={
         "score": "scaled_dot",
@@ -90,9 +109,11 @@ MARIAN = ConversionSpec(
         "logit_scale": "none",
         "embedding_norm": False,
         "tie_embeddings": True,
-        "output_bias": True,
+        "head": "next_tokens",
     },
     training_defaults={"initialization": "xavier"},
+    bare_architecture=_BODY,
+    other_architectures=(_BODY,),
     fixed_keys=(
         FixedConfigKey("is_encoder_decoder", True, is_written=True),
         FixedConfigKey("share_encoder_decoder_embeddings", True, is_written=True),
@@ -116,7 +137,7 @@ MARIAN = ConversionSpec(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    ignored_tensors=(r"model\.(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
+    ignored_tensors=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
     key_aliases={
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",
@@ -125,4 +146,5 @@ MARIAN = ConversionSpec(
     simplify_config=_simplify_config,
     simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "decoder_vocab_size"}),
     restore_config=_restore_config,
+    constant_tensors=_sinusoids,
 )

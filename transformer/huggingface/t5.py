@@ -57,6 +57,9 @@ def _stack_entries(name: str, cross: bool) -> tuple[TensorEntry, ...]:
     )
 
 
+_BODIES = ("T5Model", "MT5Model")
+
+
 def _simplify_config(config: Config, names: TensorNames) -> Config:
     stated_tie = convert_value(bool | None, config.get("tie_word_embeddings"), "config.json: tie_word_embeddings")
     tied = stated_tie is not False
@@ -80,12 +83,26 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
         # As many as the usual name of the key says, also where its other name says otherwise.
         "num_decoder_layers": layers if decoder_layers is None else decoder_layers,
         "tie_word_embeddings": tied,
+        "head": _read_head(config, tied, names),
         "attention_dropout": config["dropout_rate"],
         "logit_scale": "inverse_sqrt_width" if scaled else "none",
     }
 
 
+def _read_head(config: Config, tied: bool, names: TensorNames) -> str:
+    """Return our head: none of a body whose logits would not be those of its table."""
+    is_body = (config["architectures"] or ("",))[0] in _BODIES
+    return "none" if is_body and not tied and "lm_head.weight" not in names else "next_tokens"
+
+
+def _restore_head(config: Config, body: str) -> Config:
+    """Return the config with the class of a model with this head."""
+    architecture_keys = {"architectures": [body]} if config["head"] == "none" else {}
+    return {**without_keys(config, "head"), **architecture_keys}
+
+
 def _restore_config(config: Config) -> Config:
+    config = _restore_head(config, "T5Model")
     scaled = config["logit_scale"] == "inverse_sqrt_width"
     if scaled and not config["tie_word_embeddings"]:
         raise UserError("config.model.logit_scale=inverse_sqrt_width goes with tie_embeddings=True alone")
@@ -116,6 +133,7 @@ T5 = ConversionSpec(
         ConfigKey("feed_forward_proj", "activation", values=_ACTIVATIONS),
         ConfigKey("tie_word_embeddings", "tie_embeddings"),
         ConfigKey("logit_scale", "logit_scale", values={"none": "none", "inverse_sqrt_width": "inverse_sqrt_width"}),
+        ConfigKey("head", "head"),
     ),
     fixed_fields={
         "score": "dot",
@@ -131,6 +149,7 @@ T5 = ConversionSpec(
     },
     training_defaults={"initialization": "t5"},
     bare_architecture="T5Model",
+    other_architectures=("T5Model",),
     fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *CAUSAL_KEYS),
     key_aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
     tensor_entries=(
@@ -156,11 +175,12 @@ def _simplify_mt5(config: Config, names: TensorNames) -> Config:
     """The class has a head of its own where the file has one, whatever its config says, and never scales its states."""
     tied = "lm_head.weight" not in names
     simplified = _simplify_config({**config, "tie_word_embeddings": True, "scale_decoder_outputs": False}, names)
-    return {**simplified, "tie_word_embeddings": tied}
+    head = _read_head(config, config.get("tie_word_embeddings") is True, names)
+    return {**simplified, "tie_word_embeddings": tied and head != "none", "head": head}
 
 
 def _restore_mt5(config: Config) -> Config:
-    return without_keys(config, "attention_dropout")
+    return without_keys(_restore_head(config, "MT5Model"), "attention_dropout")
 
 
 MT5 = dataclasses.replace(
@@ -170,6 +190,7 @@ MT5 = dataclasses.replace(
     config_keys=tuple(key for key in T5.config_keys if key.our_key != "logit_scale"),
     fixed_fields={**T5.fixed_fields, "logit_scale": "none"},
     bare_architecture="MT5Model",
+    other_architectures=("MT5Model",),
     simplify_config=_simplify_mt5,
     restore_config=_restore_mt5,
 )

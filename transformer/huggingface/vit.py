@@ -1,5 +1,9 @@
-"""Conversion of ViT (Dosovitskiy et al. 2021) and DeiT with its distillation token (Touvron et al. 2021)."""
+"""Conversion of ViT (Dosovitskiy et al. 2021) and DeiT with its distillation token (Touvron et al. 2021).
 
+Both have a class with a head of classes, and one without, with a pooler.
+"""
+
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,11 +16,13 @@ from transformer.huggingface.conversion_spec import (
     Config,
     ConfigKey,
     ConversionSpec,
+    FixedConfigKey,
     TensorEntry,
     TensorNames,
     attention_entries,
     linear_entries,
     norm_entries,
+    without_keys,
 )
 from transformer.huggingface.tensor_layouts import CONVOLUTION, TABLE_WITH_LEADING_AXIS, VECTOR, Shape
 from transformer.models.task_interface import InputSpec, Modality, TaskInterface
@@ -35,7 +41,9 @@ _KEYS = (
     ConfigKey("image_size", "side"),
     ConfigKey("num_channels", "channels"),
     ConfigKey("num_labels", "classes", 2),
+    ConfigKey("pooler", "add_pooling_layer"),
 )
+_POOLER = "pooler.dense.weight"
 _FIXED: dict[str, Any] = {
     "positions": "learned",
     "norm": "layer",
@@ -45,8 +53,14 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def _simplify_config(config: Config, names: TensorNames) -> Config:
-    """Return the config with sides of squares, and the number of classes, which config.json gives by their names."""
+def _simplify_config(body: str, config: Config, names: TensorNames) -> Config:
+    """Return the config with sides of squares, and the number of classes, which config.json gives by their names.
+
+    Args:
+        body: The class without a head, which has no classes.
+        config: The content of config.json.
+        names: The names of the tensors.
+    """
     sides = {}
     for key in ("image_size", "patch_size"):
         size = config[key]
@@ -57,14 +71,26 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
     depth, head_dim = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
     if head_dim not in (..., depth):
         raise UserError(f"config.json has head_dim={head_dim!r}, not hidden_size / num_attention_heads={depth}")
-    labels = config["id2label"]
-    return {**config, **sides} | ({} if labels is None else {"num_labels": len(labels)})
+    if (config["architectures"] or ("",))[0] != body:
+        labels = config["id2label"]
+        return {**config, **sides, "pooler": False} | ({} if labels is None else {"num_labels": len(labels)})
+    pooled = any(name in (_POOLER, f"{config['model_type']}.{_POOLER}") for name in names)
+    if pooled:
+        FixedConfigKey("pooler_act", "tanh").check(config)
+        FixedConfigKey("pooler_output_size", config["hidden_size"]).check(config)
+    return {**config, **sides, "pooler": pooled, "num_labels": 0}
+
+
+def _restore_config(body: str, config: Config) -> Config:
+    """Undo `_simplify_config`."""
+    other_keys = without_keys(config, "pooler")
+    return other_keys if config["num_labels"] else {**without_keys(other_keys, "num_labels"), "architectures": [body]}
 
 
 def _make_interface(section: Config) -> TaskInterface:
     side, channels = section["side"], section["channels"]
     image = InputSpec((1, side, side, channels), jnp.float32, Modality.IMAGE)
-    return TaskInterface({"image": image}, {"classes": section["classes"]})
+    return TaskInterface({"image": image}, {"classes": section["classes"]} if section["classes"] else {})
 
 
 def _infer_fields(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
@@ -73,7 +99,7 @@ def _infer_fields(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     return {
         "side": math.isqrt(patches) * model.patch_size,
         "channels": shapes["embed/kernel"][2],
-        "classes": shapes["head/kernel"][1],
+        "classes": shapes.get("head/kernel", (0, 0))[1],
     }
 
 
@@ -93,19 +119,28 @@ def _tensor_entries(body: str) -> tuple[TensorEntry, ...]:
         *linear_entries(f"{layer}.intermediate.dense", "layers/feed_forward/expand"),
         *linear_entries(f"{layer}.output.dense", "layers/feed_forward/contract"),
         *norm_entries(f"{body}.layernorm", "norm"),
+        *linear_entries(f"{body}.pooler.dense", "pooler"),
     )
 
 
-def _make_spec(model_type: str, architecture: str, pooling: str, heads: tuple[TensorEntry, ...]) -> ConversionSpec:
+def _make_spec(
+    model_type: str, architecture: str, body: str, pooling: str, heads: tuple[TensorEntry, ...]
+) -> ConversionSpec:
     return ConversionSpec(
         model_type=model_type,
         architecture=architecture,
+        bare_architecture=body,
+        other_architectures=(body,),
         model_family="vit",
         config_keys=_KEYS,
         fixed_fields={**_FIXED, "pooling": pooling},
         training_defaults={"initialization": "bert"},
         tensor_entries=(*_tensor_entries(model_type), *heads),
-        simplify_config=_simplify_config,
+        optional_prefix=f"{model_type}.",
+        # That of hidden patches, which only pre-training reads, and a pooler beside a head of classes.
+        dropped_tensors=(rf"({model_type}\.)?(embeddings\.mask_token|pooler\.dense\.(weight|bias))",),
+        simplify_config=functools.partial(_simplify_config, body),
+        restore_config=functools.partial(_restore_config, body),
         simplified_keys=frozenset({"head_dim"}),
         make_task_interface=_make_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
@@ -113,10 +148,13 @@ def _make_spec(model_type: str, architecture: str, pooling: str, heads: tuple[Te
     )
 
 
-VIT = _make_spec("vit", "ViTForImageClassification", "class_token", tuple(linear_entries("classifier", "head")))
+VIT = _make_spec(
+    "vit", "ViTForImageClassification", "ViTModel", "class_token", tuple(linear_entries("classifier", "head"))
+)
 DEIT = _make_spec(
     "deit",
     "DeiTForImageClassificationWithTeacher",
+    "DeiTModel",
     "distilled",
     (*linear_entries("cls_classifier", "head"), *linear_entries("distillation_classifier", "distilled")),
 )

@@ -1,6 +1,8 @@
-"""Conversion of XLNet (Yang et al. 2019), with the head of pre-training or heads of fine-tuning."""
+"""Conversion of XLNet (Yang et al. 2019), with the head of pre-training, heads of fine-tuning or none."""
 
 import dataclasses
+
+import numpy as np
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
@@ -20,10 +22,11 @@ from transformer.huggingface.fine_tuned_heads import (
     fine_tuned_head,
     interface_with_classes,
     num_classes,
+    problem_type_keys,
     sizes_from_shapes,
     without_head_keys,
 )
-from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES, Shape
+from transformer.huggingface.tensor_layouts import OUTPUTS_FIRST, SAME_AXES, VECTOR, VECTOR_WITH_LEADING_AXES
 
 _LAYER = "transformer.layer.{layer}"
 _ATTENTION = f"{_LAYER}.rel_attn"
@@ -36,6 +39,7 @@ _FIRST_TENSORS = {
     "qa_outputs.weight": "span",
     "start_logits.dense.weight": "span",
 }
+_BODY = "XLNetModel"
 # What the summary of a text is in published models; other kinds have no place in ours.
 _SUMMARY = {"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"}
 
@@ -45,7 +49,11 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
     if (config["d_head"] or depth) * config["n_head"] != config["d_model"]:
         raise UserError(f"config.json has d_head={config['d_head']}, not d_model / n_head={depth}")
     by_tensors = next((head for name, head in _FIRST_TENSORS.items() if name in names), None)
-    head = fine_tuned_head(config["architectures"] or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
+    head = (
+        "none"
+        if (config["architectures"] or ("",))[0] == _BODY
+        else fine_tuned_head(config["architectures"] or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
+    )
     if head == "classes":
         for key, value in _SUMMARY.items():
             FixedConfigKey(key, value).check(config)
@@ -65,14 +73,16 @@ def _restore_config(config: Config) -> Config:
     if head == "permuted" and not config["output_bias"]:
         raise UserError("config.model.output_bias=False is not True")
     other_keys = without_head_keys(config, ("attention_dropout", "head", "output_bias"))
-    architecture_keys = {"architectures": [f"XLNet{_FINE_TUNED_CLASSES[head]}"]} if head in _FINE_TUNED_CLASSES else {}
-    return {**other_keys, **architecture_keys, "d_head": config["d_model"] // config["n_head"]}
+    architectures = {ours: f"XLNet{ending}" for ours, ending in _FINE_TUNED_CLASSES.items()} | {"none": _BODY}
+    architecture_keys = {"architectures": [architectures[head]]} if head in architectures else {}
+    head_keys = {**architecture_keys, **problem_type_keys(head, config["num_labels"])}
+    return {**other_keys, **head_keys, "d_head": config["d_model"] // config["n_head"]}
 
 
-def _unused_mask_embedding(config: Config) -> dict[str, Shape]:
-    """Return the vector of predicted tokens for classes that predict none."""
-    predicts = config["architectures"] == ["XLNetLMHeadModel"]
-    return {} if predicts else {"transformer.mask_emb": (1, 1, config["d_model"])}
+def _unused_mask_embedding(config: Config) -> dict[str, np.ndarray]:
+    """Return zeros for the vector of predicted tokens for classes of fine-tuning, which predict none."""
+    has_vector = config["architectures"][0] in ("XLNetLMHeadModel", _BODY)
+    return {} if has_vector else {"transformer.mask_emb": np.zeros((1, 1, config["d_model"]))}
 
 
 XLNET = ConversionSpec(
@@ -109,7 +119,7 @@ XLNET = ConversionSpec(
     },
     # Its positions have no end; its texts were of 512 tokens.
     training_defaults={"initialization": "gpt", "max_length": 512},
-    other_architectures=tuple(f"XLNet{ending}" for ending in _FINE_TUNED_CLASSES.values()),
+    other_architectures=(_BODY, *(f"XLNet{ending}" for ending in _FINE_TUNED_CLASSES.values())),
     # Of half of a batch the texts of `bi_data` would run backwards; with `reuse_len` a memory would be of a segment's
     # first tokens.
     fixed_keys=(FixedConfigKey("attn_type", "bi", is_written=True), FixedConfigKey("reuse_len", 0)),
@@ -162,5 +172,5 @@ XLNET = ConversionSpec(
     make_task_interface=interface_with_classes,
     interface_keys=frozenset({"classes"}),
     infer_fields_from_shapes=sizes_from_shapes,
-    unread_tensors=_unused_mask_embedding,
+    constant_tensors=_unused_mask_embedding,
 )

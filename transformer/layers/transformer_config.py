@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import itertools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
 from transformer.attention.backends import AttentionVariant, unsupported_reason
@@ -391,6 +391,10 @@ class TransformerConfig(Config, path="config.model"):
             UserError: If there are more tokens than `vocab_size`.
         """
         return padded_vocab_size(tokens, self.vocab_size)
+
+    def without_token_head(self) -> Self:
+        """Return the config of a model that scores no tokens: without an output matrix of its own, and its bias."""
+        return dataclasses.replace(self, tie_embeddings=True, output_bias=False)
 
     def attention_sizes(self, *, bidirectional: bool = False) -> AttentionSizes:
         """The sizes of the trained arrays of these blocks' attention."""

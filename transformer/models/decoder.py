@@ -1,11 +1,13 @@
 """The decoder-only Transformer: GPT (Radford et al. 2018, 2019; Brown et al. 2020) and its successors."""
 
 import dataclasses
+import enum
 import functools
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionCombination
 from transformer.attention.sites import Axis, Site
@@ -14,7 +16,8 @@ from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding_and_head import ClassHead
 from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import ParameterBuilder
-from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
+from transformer.layers.initialization import Initialization, InitializationRule, ParameterRole, deepnorm
+from transformer.layers.linear import Linear
 from transformer.layers.residual import NormPlacement
 from transformer.layers.sequence_lengths import read_prompts
 from transformer.layers.transformer_block import Block, outputs_of_each_layer, scan_blocks, stack_by_layer
@@ -23,10 +26,13 @@ from transformer.models.model import Aux, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily, hidden_for_next_tokens
 from transformer.models.published_sizes import sizes_of_family
 from transformer.models.task_interface import (
+    EXTRACTIVE_QUESTION_ANSWERING,
     LANGUAGE_MODELING,
     TEXT_CLASSIFICATION,
     TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+    TOKEN_CLASSIFICATION,
     TaskInterface,
+    check_head,
 )
 from transformer.models.transformer_base import (
     TokenDecoder,
@@ -38,6 +44,35 @@ from transformer.models.transformer_base import (
 )
 
 STACK = "decoder"
+
+
+class DecoderHead(enum.Enum):
+    """The head of the decoder.
+
+    Attributes:
+        NEXT_TOKENS: The logits of the next tokens, by the embedding table or an output matrix; for a task with classes,
+            beside it GPT-1's linear map of the last token's state to their logits (Radford et al. 2018, section 3.2).
+        CLASSES: That linear map alone, to the logits of a task's classes or to a score.
+        TOKEN_CLASSES: A linear map with a bias of every state to the logits of a task's classes.
+        SPAN: A linear map with a bias of every state to two logits: an answer begins here, and it ends here.
+        NONE: No head; the model returns the hidden states.
+    """
+
+    NEXT_TOKENS = "next_tokens"
+    CLASSES = "classes"
+    TOKEN_CLASSES = "token_classes"
+    SPAN = "span"
+    NONE = "none"
+
+
+# The heads that have each output, the usual one first.
+_HEADS_OF_OUTPUT = {
+    LANGUAGE_MODELING.output: (DecoderHead.NEXT_TOKENS,),
+    TEXT_CLASSIFICATION.output: (DecoderHead.CLASSES, DecoderHead.NEXT_TOKENS),
+    TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING.output: (DecoderHead.NEXT_TOKENS,),
+    TOKEN_CLASSIFICATION.output: (DecoderHead.TOKEN_CLASSES,),
+    EXTRACTIVE_QUESTION_ANSWERING.output: (DecoderHead.SPAN,),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +92,7 @@ class DecoderConfig(TransformerConfig):
         base_width: The width at which the maximal update parametrization changes nothing; None is the standard
             parametrization.
         position_offset: Rows before the first position in the table of learned positions (OPT: 2).
+        head: The head.
 
     Raises:
         UserError: If a value is out of range, or if values do not fit each other.
@@ -65,6 +101,7 @@ class DecoderConfig(TransformerConfig):
     layers: NumLayers = 12
     base_width: PositiveInt | None = None
     position_offset: NonNegativeInt = 0
+    head: DecoderHead = DecoderHead.NEXT_TOKENS
     width: PositiveInt = 768
     heads: NumHeads = 12
     feed_forward: PositiveInt = 3072
@@ -101,32 +138,59 @@ class Decoder(TokenDecoder):
 
     inputs: `tokens` [B, T]; optionally `lengths` [B], beyond which an example is padding; for packed rows instead
     `segments` [B, T], 1 and up, 0 for padding, which do not attend to each other, and `positions` [B, T] within them.
-    Outputs: logits [B, T, V] of the token that follows each; for a task with classes, logits [B, C] of them, which are
-    in the extras of `hidden` as `classes`.
+    Outputs: logits [B, T, V] of the token that follows each; logits [B, C] of a task's classes, read from the state at
+    the last of `lengths` tokens; logits [B, T, C] of classes at each position; logits [B, T, 2] of an answer's start
+    and end; or the states [B, T, E] without a head. The extras of `hidden` have the logits of classes as `classes`, and
+    those of an answer as `span`.
     """
 
     def __init__(self, config: DecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
         deep = deepnorm(config.layers)
         rule = InitializationRule(config.initialization, 2 * config.layers, config.resolved_head_dim, deep.beta)
         builder = builder.with_rule(dataclasses.replace(rule, width_ratio=config.width_ratio))
+        self.predicts_tokens = config.head is DecoderHead.NEXT_TOKENS
         super().__init__(
-            config,
+            config if self.predicts_tokens else config.without_token_head(),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             offset=config.position_offset,
             builder=builder,
         )
-        self.count = config.layers
+        self.count, self.kind_of_head = config.layers, config.head
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=False, builder=builder)
         self.norm = self.make_final_norm(builder)
-        classes = interface.vocabularies.get("classes")
-        head = None if classes is None else ClassHead(config.width, classes, rate=config.dropout, builder=builder)
-        self.classes = head
+        self.classes = self._make_class_head(interface.vocabularies.get("classes"), builder)
+        self.span = self._make_position_head("features", 2, builder) if config.head is DecoderHead.SPAN else None
+
+    def _make_class_head(self, classes: int | None, builder: ParameterBuilder) -> ClassHead | Linear | None:
+        """Build the head of a task's classes, of texts or of tokens; None without classes, or a head that has none."""
+        match self.kind_of_head:
+            case _ if classes is None:
+                return None
+            case DecoderHead.NEXT_TOKENS | DecoderHead.CLASSES:
+                return ClassHead(self.config.width, classes, rate=self.config.dropout, builder=builder)
+            case DecoderHead.TOKEN_CLASSES:
+                return self._make_position_head("classes", classes, builder)
+            case DecoderHead.SPAN | DecoderHead.NONE:
+                return None
+
+    def _make_position_head(self, axis: str, outputs: int, builder: ParameterBuilder) -> Linear:
+        """Build a linear map of every state, which has a bias whatever the blocks have, as in published models."""
+        axes = (("embed", self.config.width),), ((axis, outputs),)
+        return Linear(*axes, bias=True, role=ParameterRole.LOGITS, builder=builder)
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
-        """Return the logits of every position, or of the classes if the task has any."""
+        """Return the logits of the head, or the hidden states without a head."""
         hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
-        return self.logits(hidden_BxTxE) if self.classes is None else aux.extras["classes"], aux
+        if self.classes is not None:
+            return aux.extras["classes"], aux
+        match self.kind_of_head:
+            case DecoderHead.SPAN:
+                return aux.extras["span"], aux
+            case DecoderHead.NEXT_TOKENS:
+                return self.logits(hidden_BxTxE), aux
+            case _:
+                return hidden_BxTxE, aux
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, which `logits` maps to logits: what tasks that predict tokens call."""
@@ -150,12 +214,22 @@ class Decoder(TokenDecoder):
             key=layers_key,
         )
         x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
-        extras: dict[str, Array] = {}
-        if self.classes is not None:
-            ratio = self.config.width_ratio
-            class_features_BxTxE = x_BxTxE if ratio == 1 else x_BxTxE / ratio
-            extras["classes"] = self.classes(class_features_BxTxE, jnp.asarray(inputs["lengths"]), classes_key)
+        extras = self._head_outputs(x_BxTxE, inputs, classes_key)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
+
+    def _head_outputs(
+        self, x_BxTxE: Float[Array, "B T E"], inputs: Inputs, key: Key[Array, ""] | None
+    ) -> dict[str, Array]:
+        """Return the logits of classes as `classes` and of an answer as `span`, as far as the model has these heads."""
+        ratio = self.config.width_ratio
+        features_BxTxE = x_BxTxE if ratio == 1 else x_BxTxE / ratio
+        match self.classes:
+            case ClassHead():
+                return {"classes": self.classes(features_BxTxE, jnp.asarray(inputs["lengths"]), key)}
+            case Linear():
+                return {"classes": self.classes.logits(dropout(features_BxTxE, self.config.dropout, key))}
+            case _:
+                return {} if self.span is None else {"span": self.span.logits(features_BxTxE)}
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Prefill the right-padded prompts; the first step reads each row's last prompt token again.
@@ -197,6 +271,22 @@ class Decoder(TokenDecoder):
         return logits_RxV, cache, Aux(maps_of_stack(STACK, aux), {}, state)
 
 
+def check_task(config: DecoderConfig, interface: TaskInterface) -> None:
+    """Check that the config has the head that a task needs.
+
+    Raises:
+        UserError: If it does not.
+    """
+    possible = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(DecoderHead))
+    check_head(config.head, possible, interface, DecoderHead.NEXT_TOKENS)
+
+
+def forward_methods(config: DecoderConfig, interface: TaskInterface) -> tuple[str, ...]:
+    """Return the method that uses all parameters once: `hidden` where next tokens are predicted."""
+    predicts_tokens = config.head is DecoderHead.NEXT_TOKENS
+    return hidden_for_next_tokens(config, interface) if predicts_tokens else ("forward",)
+
+
 def attention_sites(config: DecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
     """Return the attention sites of the model."""
     tokens = Axis("tokens")
@@ -206,9 +296,18 @@ def attention_sites(config: DecoderConfig, interface: TaskInterface) -> tuple[Si
 FAMILY = ModelFamily(
     DecoderConfig,
     Decoder,
-    frozenset({LANGUAGE_MODELING, TEXT_CLASSIFICATION, TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING}),
+    frozenset(
+        {
+            LANGUAGE_MODELING,
+            TEXT_CLASSIFICATION,
+            TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING,
+            TOKEN_CLASSIFICATION,
+            EXTRACTIVE_QUESTION_ANSWERING,
+        }
+    ),
     sizes=sizes_of_family("decoder"),
     check_ring_attention_placement=check_ring_attention,
     sites=attention_sites,
-    forward_methods=hidden_for_next_tokens,
+    check=check_task,
+    forward_methods=forward_methods,
 )

@@ -5,6 +5,7 @@ import enum
 import functools
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -52,6 +53,7 @@ class EncoderHead(enum.Enum):
         MASKED: BERT's masked language modeling head.
         PRETRAINING: Both heads of BERT's pre-training: masked language modeling and, after the pooler, next-sentence
             prediction with two logits (Devlin et al. 2019, section 3.1).
+        NEXT_SENTENCE: The second of these heads alone.
         CLASSES: A linear map of the pooler's output to the logits of a task's classes, or to a score (Devlin et al.
             2019, section 4.1).
         TOKEN_CLASSES: A linear map of every state to the logits of a task's classes (section 5.3).
@@ -61,10 +63,35 @@ class EncoderHead(enum.Enum):
 
     MASKED = "masked"
     PRETRAINING = "pretraining"
+    NEXT_SENTENCE = "next_sentence"
     CLASSES = "classes"
     TOKEN_CLASSES = "token_classes"
     SPAN = "span"
     NONE = "none"
+
+
+class PoolerActivation(enum.Enum):
+    """The activation of the pooler.
+
+    Attributes:
+        TANH: That of BERT and RoBERTa.
+        RELU: That of DistilBERT (its code).
+        GELU: That of ELECTRA (its code).
+    """
+
+    TANH = "tanh"
+    RELU = "relu"
+    GELU = "gelu"
+
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+        """Apply the activation."""
+        match self:
+            case PoolerActivation.TANH:
+                return jnp.tanh(x)
+            case PoolerActivation.RELU:
+                return jax.nn.relu(x)
+            case PoolerActivation.GELU:
+                return jax.nn.gelu(x, approximate=False)
 
 
 # The heads that have each output, the usual one first.
@@ -87,6 +114,7 @@ class EncoderConfig(TransformerConfig):
         layers: Number of blocks.
         num_token_types: How many token types have an embedding (sentence A or B); 0 for none.
         add_pooling_layer: Whether there is BERT's pooler, a projection of the first state that classifiers read.
+        pooler_activation: The activation of the pooler.
         position_offset: Rows before the first position in the table of positions (RoBERTa: 2).
         head: The head.
 
@@ -108,6 +136,7 @@ class EncoderConfig(TransformerConfig):
     output_bias: bool = True
     num_token_types: NonNegativeInt = 2
     add_pooling_layer: bool = False
+    pooler_activation: PoolerActivation = PoolerActivation.TANH
     position_offset: NonNegativeInt = 0
     head: EncoderHead = EncoderHead.MASKED
 
@@ -124,7 +153,11 @@ class EncoderConfig(TransformerConfig):
     @property
     def pooled(self) -> bool:
         """Whether the model has a pooler, requested or needed by the head."""
-        return self.add_pooling_layer or self.head in (EncoderHead.PRETRAINING, EncoderHead.CLASSES)
+        return self.add_pooling_layer or self.head in (
+            EncoderHead.PRETRAINING,
+            EncoderHead.NEXT_SENTENCE,
+            EncoderHead.CLASSES,
+        )
 
     @property
     def scores_tokens(self) -> bool:
@@ -149,9 +182,10 @@ class Encoder(TokenModel):
 
     inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
     padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, logits [B,
-    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, or the
-    states [B, T, E] without a head. The extras have the pooler's output [B, E] as `pooled`, the logits [B, 2] of
-    next-sentence prediction as `next_sentence`, those of classes as `classes`, and those of an answer as `span`.
+    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, logits
+    [B, 2] of next-sentence prediction alone, or the states [B, T, E] without a head. The extras have the pooler's
+    output [B, E] as `pooled`, the logits [B, 2] of next-sentence prediction as `next_sentence`, those of classes as
+    `classes`, and those of an answer as `span`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -162,7 +196,7 @@ class Encoder(TokenModel):
         # Where nothing scores tokens, neither their own matrix nor their bias would be read.
         scored = config.scores_tokens
         super().__init__(
-            config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
+            config if scored else config.without_token_head(),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             types=config.num_token_types,
             offset=config.position_offset,
@@ -173,8 +207,9 @@ class Encoder(TokenModel):
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
         self.pooler = make_head_layer(config, config.width, builder) if config.pooled else None
+        self.pooler_activation = config.pooler_activation
         self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
-        followed = config.head is EncoderHead.PRETRAINING
+        followed = config.head in (EncoderHead.PRETRAINING, EncoderHead.NEXT_SENTENCE)
         self.next_sentence = make_head_layer(config, 2, builder) if followed else None
         classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
         self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
@@ -188,6 +223,8 @@ class Encoder(TokenModel):
                 return aux.extras["classes"], aux
             case EncoderHead.SPAN:
                 return aux.extras["span"], aux
+            case EncoderHead.NEXT_SENTENCE:
+                return aux.extras["next_sentence"], aux
             case EncoderHead.NONE:
                 return hidden_BxTxE, aux
             case EncoderHead.MASKED | EncoderHead.PRETRAINING:
@@ -215,7 +252,7 @@ class Encoder(TokenModel):
             key=layers_key,
         )
         x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
-        extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxTxE[:, 0]))}
+        extras = {} if self.pooler is None else {"pooled": self.pooler_activation(self.pooler(x_BxTxE[:, 0]))}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])
         if self.classes is not None:

@@ -1,6 +1,7 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017), and the variants of Marian and T5."""
 
 import dataclasses
+import enum
 import functools
 from typing import Any
 
@@ -35,7 +36,7 @@ from transformer.layers.transformer_config import (
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
-from transformer.models.task_interface import TRANSLATION, TaskInterface
+from transformer.models.task_interface import TRANSLATION, TaskInterface, check_head
 from transformer.models.transformer_base import (
     TokenDecoder,
     capture_for_stack,
@@ -45,6 +46,18 @@ from transformer.models.transformer_base import (
 )
 
 ENCODER, DECODER = "encoder", "decoder"
+
+
+class EncoderDecoderHead(enum.Enum):
+    """The head of the encoder-decoder.
+
+    Attributes:
+        NEXT_TOKENS: The logits of the next target tokens, by the embedding table or an output matrix.
+        NONE: No head; the model returns the decoder's hidden states.
+    """
+
+    NEXT_TOKENS = "next_tokens"
+    NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +71,7 @@ class EncoderDecoderConfig(TransformerConfig):
         encoder_layers: Blocks of the encoder.
         decoder_layers: Blocks of the decoder.
         cross: Whether the decoder attends to the source, or reads its mean.
+        head: The head.
 
     Raises:
         UserError: If a value is out of range, or if values do not fit each other.
@@ -68,6 +82,7 @@ class EncoderDecoderConfig(TransformerConfig):
     biases: Biases = Biases.FEED_FORWARD
     embedding_scale: WidthScale = WidthScale.SQRT_WIDTH
     cross: CrossAttentionKind = CrossAttentionKind.ATTENTION
+    head: EncoderDecoderHead = EncoderDecoderHead.NEXT_TOKENS
 
     def _check(self) -> None:
         super()._check()
@@ -84,7 +99,8 @@ class EncoderDecoder(TokenDecoder):
     """Encoder-decoder Transformer with one shared embedding, which is also the output matrix (section 3.4).
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token, which may be any
-    token); padding is the token `pad`, at the end only. Outputs: logits [B, T, V].
+    token); padding is the token `pad`, at the end only. Outputs: logits [B, T, V], or the states [B, T, E] without a
+    head.
     """
 
     def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -94,7 +110,12 @@ class EncoderDecoder(TokenDecoder):
             builder.with_rule(InitializationRule(config.initialization, count, config.resolved_head_dim, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
-        super().__init__(config, config.padded_vocab_size(interface.vocabularies["joint"]), builder=encoder_builder)
+        self.predicts_tokens = config.head is EncoderDecoderHead.NEXT_TOKENS
+        super().__init__(
+            config if self.predicts_tokens else config.without_token_head(),
+            config.padded_vocab_size(interface.vocabularies["joint"]),
+            builder=encoder_builder,
+        )
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.pad, self.begin = interface.pad_id, interface.bos_id
@@ -105,6 +126,11 @@ class EncoderDecoder(TokenDecoder):
         self.decoder_relative = self.make_relative_positions(bidirectional=False, builder=decoder_builder)
         self.encoder_norm = self.make_final_norm(encoder_builder)
         self.decoder_norm = self.make_final_norm(decoder_builder)
+
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T _"], Aux]:
+        """Return the logits of every position of the target, or the hidden states without a head."""
+        hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
+        return self.logits(hidden_BxTxE) if self.predicts_tokens else hidden_BxTxE, aux
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
@@ -216,6 +242,16 @@ class EncoderDecoder(TokenDecoder):
         return logits_RxV, cache, Aux(maps_of_stack(DECODER, aux), {}, state)
 
 
+def check_task(config: EncoderDecoderConfig, interface: TaskInterface) -> None:
+    """Check that the config has the head that a task needs.
+
+    Raises:
+        UserError: If it does not.
+    """
+    possible = tuple(EncoderDecoderHead) if interface.output is None else (EncoderDecoderHead.NEXT_TOKENS,)
+    check_head(config.head, possible, interface, EncoderDecoderHead.NEXT_TOKENS)
+
+
 def attention_sites(config: EncoderDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
     """Return the attention sites of the model."""
     # A target position reads one token and predicts the next: as a query it is known by the one that it
@@ -234,4 +270,5 @@ FAMILY = ModelFamily(
     sizes=sizes_of_family("encoder_decoder"),
     check_ring_attention_placement=check_ring_attention,
     sites=attention_sites,
+    check=check_task,
 )

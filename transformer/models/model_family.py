@@ -102,12 +102,12 @@ def unlimited_length(config: Any) -> None:
     """Return the number of positions of a model of sequences of any length: None."""
 
 
-def forward_alone(interface: TaskInterface) -> tuple[str, ...]:
+def forward_alone(config: Any, interface: TaskInterface) -> tuple[str, ...]:
     """Return the method that uses all parameters once in most families, `forward`."""
     return ("forward",)
 
 
-def hidden_for_next_tokens(interface: TaskInterface) -> tuple[str, ...]:
+def hidden_for_next_tokens(config: Any, interface: TaskInterface) -> tuple[str, ...]:
     """Return `hidden` for a task of next tokens, since `forward` of one that classifies too gives the classes alone."""
     return ("hidden" if predicts_next_tokens(interface.vocabularies) else "forward",)
 
@@ -125,7 +125,7 @@ class ModelFamily:
         check: Raises UserError if a config and a task do not fit, beyond their signature and length.
         max_length: The number of positions of a config, which no sequence of a task may exceed; by default
             `config.max_length` where it is given.
-        forward_methods: `Model.forward_methods` for a task; by default `forward`.
+        forward_methods: `Model.forward_methods` of a config for a task; by default `forward`.
         logical_axes: Logical axes of its parameters that `transformer.logical_axes` does not know, each with the mesh
             axes along which it is sharded (none: replicated).
         sizes: Its published sizes by name, for the key `config.model.size`.
@@ -141,7 +141,7 @@ class ModelFamily:
     sites: Callable[[Any, TaskInterface], tuple[Site, ...]] = no_attention
     check: Callable[[Any, TaskInterface], None] = fits_every_task
     max_length: Callable[[Any], int | None] = configured_max_length
-    forward_methods: Callable[[TaskInterface], tuple[str, ...]] = forward_alone
+    forward_methods: Callable[[Any, TaskInterface], tuple[str, ...]] = forward_alone
     logical_axes: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, PublishedSize] = dataclasses.field(default_factory=dict)
     check_ring_attention_placement: Callable[[Any, Placement], None] | None = None
@@ -163,6 +163,6 @@ class ModelFamily:
             functional=FunctionalModule(functools.partial(self.module, config, interface), precision),
             sites=sites,
             max_length=max_length,
-            forward_methods=self.forward_methods(interface),
+            forward_methods=self.forward_methods(config, interface),
             width_ratio=getattr(config, "width_ratio", 1.0),
         )

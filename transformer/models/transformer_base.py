@@ -175,7 +175,23 @@ def expert_losses(stack: str, aux: BlockAux, config: MixtureOfExpertsConfig) -> 
 
 
 class TokenDecoder(TokenModel):
-    """Base class of Transformers that decode token by token with a key-value cache."""
+    """Base class of Transformers that decode token by token with a key-value cache.
+
+    Attributes:
+        predicts_tokens: Whether the model has a head of next tokens.
+    """
+
+    predicts_tokens: bool = True
+
+    def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
+        """The matrix that computes logits, in `dtype`.
+
+        Raises:
+            ValueError: If the model has no head of next tokens.
+        """
+        if not self.predicts_tokens:
+            raise ValueError("this model has no head of next tokens: build it with config.model.head=next_tokens")
+        return super().output_matrix(dtype)
 
     def make_cache(
         self,

@@ -18,7 +18,7 @@ from transformer.layers.segment_memory import (
 )
 from transformer.layers.transformer_block import scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import SEGMENT_MODEL_POSITIONS, PositionEncoding, check_ring_attention
-from transformer.models.decoder import STACK, Decoder, DecoderConfig
+from transformer.models.decoder import STACK, Decoder, DecoderConfig, DecoderHead
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import LANGUAGE_MODELING, TaskInterface
@@ -49,6 +49,11 @@ class TransformerXLConfig(DecoderConfig):
 
     def _check(self) -> None:
         super()._check()
+        if self.head is not DecoderHead.NEXT_TOKENS:
+            raise UserError(
+                f"config.model.head={self.head.value} is of config.model.family=decoder: this family predicts next "
+                "tokens alone, say next_tokens"
+            )
         if self.positions.within_attention is AttentionPosition.NONE and self.positions is not PositionEncoding.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "

@@ -72,6 +72,8 @@ class VitConfig(Config, path="config.model"):
         layers: Number of blocks.
         positions: The position embeddings of patches.
         pooling: How states are pooled for the head.
+        add_pooling_layer: Whether a model without a head has a pooler, a projection of the first state, as the
+            published models without a head have.
         size: A published model whose values fill the keys that are not set.
 
     Raises:
@@ -85,6 +87,7 @@ class VitConfig(Config, path="config.model"):
     feed_forward: PositiveInt = 3072
     positions: GridPositionEncoding = GridPositionEncoding.LEARNED
     pooling: ImagePooling = ImagePooling.CLASS_TOKEN
+    add_pooling_layer: bool = False
     activation: Activation = Activation.GELU
     norm: NormKind = NormKind.LAYER
     norm_epsilon: NonNegativeFloat = 1e-6
@@ -134,7 +137,8 @@ class VitConfig(Config, path="config.model"):
 class Vit(BlockStacks):
     """Vision Transformer: z_0 = [class; x_1 E; ... x_N E] + E_pos; blocks; y = norm(z_L) (equations 1 to 4).
 
-    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C].
+    inputs: `image` [B, height, width, channels]. Outputs: logits [B, C]; for a task without classes, the states y
+    [B, N, E] of the tokens and patches. With a pooler, the extras have tanh(y_0 W + b) as `pooled`.
     """
 
     def __init__(self, config: VitConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -147,7 +151,7 @@ class Vit(BlockStacks):
         self.config, self.pooling, self.shape, self.patch = blocks, config.pooling, grid.shape, config.patch_size
         self.count, self.dtype, tokens = config.layers, builder.dtype, config.pooling.num_extra_tokens
         distilled = config.pooling is ImagePooling.DISTILLED
-        model, classes = (("embed", config.width),), (("classes", interface.vocabularies["classes"]),)
+        model, num_classes = (("embed", config.width),), interface.vocabularies.get("classes", 0)
         pixels = (("features", config.patch_size), ("features", config.patch_size), ("features", channels))
         self.embed = Linear(pixels, model, bias=True, builder=builder)
 
@@ -161,8 +165,11 @@ class Vit(BlockStacks):
         )
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
         self.norm = self.make_final_norm(builder)
-        self.head = Linear(model, classes, bias=True, builder=builder)
-        self.distilled = Linear(model, classes, bias=True, builder=builder) if distilled else None
+        classes = (("classes", num_classes),)
+        self.head = Linear(model, classes, bias=True, builder=builder) if num_classes else None
+        self.distilled = Linear(model, classes, bias=True, builder=builder) if num_classes and distilled else None
+        features = (("features", config.width),)
+        self.pooler = Linear(model, features, bias=True, builder=builder) if config.add_pooling_layer else None
 
     def patches(self, image_BxYxXxC: Float[Array, "B Y X C"]) -> Float[Array, "B N E"]:
         """Return the embedding of each patch, in row-major order."""
@@ -171,8 +178,8 @@ class Vit(BlockStacks):
         cut = jnp.swapaxes(cut, 2, 3).reshape(len(cut), rows * columns, patch, patch, -1)
         return self.embed(cut)
 
-    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B C"], Aux]:
-        """Return the logits of the classes."""
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *N _"], Aux]:
+        """Return the logits of the classes, or the states without a head."""
         embedding_key, layers_key = split_key(forward_pass.training_key)
         x_BxNxE = self.patches(jnp.asarray(inputs["image"], self.dtype))
         for token in (self.distillation_token, self.class_token):
@@ -188,11 +195,19 @@ class Vit(BlockStacks):
             x_BxNxE,
             key=layers_key,
         )
-        aux = stack_by_layer(outputs)
-        return self.logits(self.norm(x_BxNxE)), Aux(maps_of_stack(STACK, aux), {}, state)
+        x_BxNxE, aux = self.norm(x_BxNxE), stack_by_layer(outputs)
+        extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxNxE[:, 0]))}
+        answer = x_BxNxE if self.head is None else self.logits(x_BxNxE)
+        return answer, Aux(maps_of_stack(STACK, aux), extras, state)
 
     def logits(self, x_BxNxE: Float[Array, "B N E"]) -> Float[Array, "B C"]:
-        """Return the logits of the classes from the states after the last block."""
+        """Return the logits of the classes from the states after the last block.
+
+        Raises:
+            ValueError: If the model has no head.
+        """
+        if self.head is None:
+            raise ValueError("this Vision Transformer has no head: build it for a task with classes")
         match self.pooling:
             case ImagePooling.CLASS_TOKEN:
                 return self.head.logits(x_BxNxE[:, 0])
@@ -203,6 +218,19 @@ class Vit(BlockStacks):
                 return (self.head.logits(x_BxNxE[:, 0]) + self.distilled.logits(x_BxNxE[:, 1])) / 2
             case _:
                 assert_never(self.pooling)
+
+
+def check_task(config: VitConfig, interface: TaskInterface) -> None:
+    """Check that a model with a head has no pooler, which it would not read.
+
+    Raises:
+        UserError: If it has one.
+    """
+    if config.add_pooling_layer and interface.vocabularies.get("classes"):
+        raise UserError(
+            "config.model.add_pooling_layer=True is not read by a model with classes, whose head reads the states: "
+            "leave it out"
+        )
 
 
 def attention_sites(config: VitConfig, interface: TaskInterface) -> tuple[Site, ...]:
@@ -268,4 +296,5 @@ FAMILY = ModelFamily(
     check_ring_attention_placement=check_ring_attention_placement,
     embedding_patterns=("embed/*", "class_token", "distillation_token", "positions/*"),
     sites=attention_sites,
+    check=check_task,
 )

@@ -72,12 +72,14 @@ class XLNetHead(enum.Enum):
             score (its code).
         TOKEN_CLASSES: A linear map of every state to the logits of a task's classes.
         SPAN: A linear map of every state to two logits: an answer begins here, and it ends here.
+        NONE: No head; the model returns the hidden states. It has the vector with which predicted tokens begin.
     """
 
     PERMUTED = "permuted"
     CLASSES = "classes"
     TOKEN_CLASSES = "token_classes"
     SPAN = "span"
+    NONE = "none"
 
 
 _HEAD_OF_OUTPUT = {
@@ -156,15 +158,16 @@ class XLNet(TokenModel):
 
     - `tokens` [B, T].
     - `order` [B, T]: each position's place in the factorization order, from 0 (by default from left to right; all alike
-      with a head of fine-tuning). Lower places are known to higher ones; positions of the same place see each other,
-      but no query of that place sees them.
+      with a head of fine-tuning or none). Lower places are known to higher ones; positions of the same place see each
+      other, but no query of that place sees them.
     - `predicted` [B, P]: different positions whose tokens are predicted (by default all, in order).
     - `lengths` [B], beyond which an example is padding (by default none is).
     - `memory` [B, L, M, E] and `past` [B], as for TransformerXLDecoder (by default there is none).
     - `types` [B, T]: kinds of tokens (by default all are of kind 0, as a memory's are), read with relative segments.
 
     Outputs: logits [B, P, V] of the tokens at the predicted positions, logits [B, C] of classes, logits [B, T, C] of
-    classes at each position, or logits [B, T, 2] of an answer's start and end. The extras have the next memory as
+    classes at each position, logits [B, T, 2] of an answer's start and end, or the states [B, T, E] without a head. The
+    extras have the next memory as
     `memory`, the logits of classes as `classes`, and those of an answer as `span`.
     """
 
@@ -178,7 +181,7 @@ class XLNet(TokenModel):
         # Where nothing scores tokens, neither their own matrix nor their bias would be read.
         scored = config.head is XLNetHead.PERMUTED
         super().__init__(
-            config if scored else dataclasses.replace(config, tie_embeddings=True, output_bias=False),
+            config if scored else config.without_token_head(),
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             builder=builder,
         )
@@ -190,7 +193,8 @@ class XLNet(TokenModel):
         self.norm = self.make_final_norm(builder)
         # g^(0), the same for every position: the query stream begins without any content (section 2.3).
         rule = builder.rule(ParameterRole.EMBEDDING, 1, config.width)
-        self.blank = builder.parameter(rule, (config.width,), ("embed",)) if scored else None
+        blank = scored or config.head is XLNetHead.NONE
+        self.blank = builder.parameter(rule, (config.width,), ("embed",)) if blank else None
         pooled, classified = (
             config.head is XLNetHead.CLASSES,
             config.head in (XLNetHead.CLASSES, XLNetHead.TOKEN_CLASSES),
@@ -200,7 +204,7 @@ class XLNet(TokenModel):
         self.span = make_head_layer(config, 2, builder) if config.head is XLNetHead.SPAN else None
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
-        """Return the logits of the head."""
+        """Return the logits of the head, or the hidden states without a head."""
         hidden, aux = self.hidden(state, inputs, forward_pass)
         match self.config.head:
             case XLNetHead.PERMUTED:
@@ -209,11 +213,13 @@ class XLNet(TokenModel):
                 return aux.extras["classes"], aux
             case XLNetHead.SPAN:
                 return aux.extras["span"], aux
+            case XLNetHead.NONE:
+                return hidden, aux
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B _ E"], Aux]:
         """Return the query stream after the last layer, from which `logits` computes the logits.
 
-        With a head of fine-tuning, return the content stream instead, and the head's logits in the extras.
+        With a head of fine-tuning or none, return the content stream instead, and the head's logits in the extras.
         """
         if self.config.head is not XLNetHead.PERMUTED:
             return self._run_fine_tuning(state, inputs, forward_pass)
@@ -228,6 +234,8 @@ class XLNet(TokenModel):
         stream_key, head_key = split_key(forward_pass.training_key)
         inputs = {"order": jnp.zeros_like(tokens_BxT), **inputs}
         content_BxTxE, aux = self.content(state, inputs, dataclasses.replace(forward_pass, key=stream_key))
+        if self.config.head is XLNetHead.NONE:
+            return content_BxTxE, aux
         # Its code drops out the last states, and then the summary.
         states_key, summary_key = split_key(head_key)
         states_BxTxE = dropout(content_BxTxE, self.config.dropout, states_key)

@@ -185,9 +185,9 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         Raises:
             UserError: If the tokenizer lacks one.
         """
-        return DelimiterTokens.from_format(
-            self.sequence_format, tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id
-        )
+        plain = self.sequence_format is SequenceFormat.PLAIN
+        bos_id = next(iter(tokenizer.leading_ids), None) if plain else tokenizer.bos_id
+        return DelimiterTokens.from_format(self.sequence_format, tokenizer.vocab_size, bos_id, tokenizer.eos_id)
 
     def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
         """Return the rule of the token types; None if the model reads none."""
@@ -203,11 +203,11 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderTextConfig(FormattedTextConfig, abc.ABC):
-    """Labeled texts of which every position is read, for encoders alone.
+class PositionTextConfig(FormattedTextConfig, abc.ABC):
+    """Labeled texts of which every position is read.
 
     Attributes:
-        sequence_format: The special tokens around and between texts, `bert`, `roberta` or `xlnet`.
+        sequence_format: The special tokens around and between texts, `bert`, `roberta`, `xlnet` or `plain`.
 
     Raises:
         UserError: If a value is out of range.
@@ -217,5 +217,6 @@ class EncoderTextConfig(FormattedTextConfig, abc.ABC):
         super()._check()
         if self.sequence_format is SequenceFormat.GPT:
             raise UserError(
-                "config.task.sequence_format=gpt is for models that read from left to right: say bert, roberta or xlnet"
+                "config.task.sequence_format=gpt is for classes of texts: say plain for a decoder, bert, roberta or "
+                "xlnet for others"
             )

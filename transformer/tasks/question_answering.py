@@ -19,7 +19,7 @@ from transformer.data.extractive_questions import (
     answer_scores,
     question_windows,
 )
-from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceLayout
+from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat, SequenceLayout
 from transformer.models.task_interface import (
     EXTRACTIVE_QUESTION_ANSWERING,
     EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES,
@@ -27,7 +27,7 @@ from transformer.models.task_interface import (
 )
 from transformer.tasks.base_task import real_rows
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR
-from transformer.tasks.labeled_text_config import EncoderTextConfig
+from transformer.tasks.labeled_text_config import PositionTextConfig
 from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextHead, labeled_text_task
 from transformer.tasks.task import Batch, EvaluationReport
 from transformer.tasks.text_task_base import real_positions
@@ -37,7 +37,7 @@ _IMPOSSIBLE = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionAnsweringConfig(EncoderTextConfig):
+class QuestionAnsweringConfig(PositionTextConfig):
     """Questions about texts, their tokenizer, and the shapes of their batches.
 
     A context that does not fit beside its question is cut into windows that overlap, each a sequence of its own.
@@ -63,6 +63,11 @@ class QuestionAnsweringConfig(EncoderTextConfig):
 
     def _check(self) -> None:
         super()._check()
+        if self.sequence_format is SequenceFormat.PLAIN:
+            raise UserError(
+                "config.task.sequence_format=plain puts nothing between a question and its context: say roberta for a "
+                "decoder, bert, roberta or xlnet for others"
+            )
         check_question_dataset(self.dataset)
         if self.classes:
             raise UserError(f"config.task.classes={self.classes} is for labels, which questions do not have: empty it")

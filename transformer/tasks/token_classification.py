@@ -20,14 +20,14 @@ from transformer.data.labeled_words import (
     marks_entities,
 )
 from transformer.models.task_interface import TOKEN_CLASSIFICATION, TOKEN_CLASSIFICATION_WITH_TYPES, Signature
-from transformer.tasks.labeled_text_config import EncoderTextConfig
+from transformer.tasks.labeled_text_config import PositionTextConfig
 from transformer.tasks.labeled_text_task import EncodedSplit, LabeledTextHead, labeled_text_task
 from transformer.tasks.losses import TokenLoss, token_loss
 from transformer.tasks.task import Batch, EvaluationReport
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenClassificationConfig(EncoderTextConfig):
+class TokenClassificationConfig(PositionTextConfig):
     """Texts with a label for every word, their tokenizer, and the shapes of their batches.
 
     The first token of a word predicts the word's class; the others predict nothing, as in BERT.

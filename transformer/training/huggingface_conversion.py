@@ -62,21 +62,29 @@ TASK_OF_FAMILY = {
 TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification", "span": "question_answering"}
 """The task of each head with which a model of FINE_TUNED_FAMILIES is fine-tuned."""
 
-FINE_TUNED_FAMILIES = ("encoder", "xlnet")
+FINE_TUNED_FAMILIES = ("decoder", "encoder", "xlnet")
 """The families that are fine-tuned on texts of one's own."""
 
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
 
-FINE_TUNED = ("classes", "pooler", "span")
-"""The parameters that fine-tuning begins, by the first name of their path."""
+TEXT_HEADS = ("classes", "pooler", "span", "head", "unembedding", "output_bias")
+"""The parameters of the heads of a model of texts, by the first name of their path."""
+
+# What the head of pre-training needs in a `config.model` section, by family, for a body that has none.
+_PRETRAINING_HEADS: Mapping[str, Mapping[str, Any]] = {
+    "decoder": {"head": "next_tokens"},
+    "encoder": {"head": "masked", "output_bias": True, "add_pooling_layer": False},
+    "encoder_decoder": {"head": "next_tokens"},
+    "xlnet": {"head": "permuted", "output_bias": True},
+}
 
 _FILES = {
     "fine_tuning": "FILE.tsv",
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
-# How each model has its texts, by `model_type`; DistilBERT's are BERT's without token types.
+# How each model has its texts, by `model_type`; DistilBERT's are BERT's without token types. Decoders have them plain.
 _SEQUENCE_FORMATS = {
     "bert": SequenceFormat.BERT,
     "electra": SequenceFormat.BERT,
@@ -169,10 +177,15 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     imported = open_model_folder(source)
     preprocessing = load_preprocessing(source, imported)
+    if isinstance(preprocessing, ImageSpec):
+        imported = imported._replace(model={**imported.model, "add_pooling_layer": False})
     if isinstance(preprocessing, ImageSpec) and fine_tuning.dataset is None:
         raise UserError("a model of images needs images: give --dataset=FOLDER, with images in train/CLASS/")
     if fine_tuning.problem is not None or fine_tuning.classes:
         imported = _replace_head(imported, fine_tuning.problem)
+    elif imported.model.get("head") in ("none", "next_sentence"):
+        head = _PRETRAINING_HEADS[imported.model["family"]]
+        imported = imported._replace(model={**imported.model, **head})
     task_name = task_of_model(imported.model)
     if task_name in _FILES and fine_tuning.dataset is None:
         raise UserError(f"a model for {task_name} needs its data: give --dataset={_FILES[task_name]}")
@@ -207,7 +220,7 @@ def _replace_head(imported: PublishedModel, problem: str | None) -> PublishedMod
     """
     if imported.model["family"] not in FINE_TUNED_FAMILIES:
         raise UserError(
-            "--problem and --classes are for models that are fine-tuned on texts, of model_type "
+            "--problem and --classes are for models that are fine-tuned on texts, decoders and those of model_type "
             f"{', '.join(_SEQUENCE_FORMATS)}, not for {imported.config['model_type']}"
         )
     own = imported.model["head"]
@@ -230,8 +243,8 @@ def load_preprocessing(source: Path, imported: PublishedModel) -> Tokenizer | Im
     if not _reads_images(imported):
         return load_huggingface_tokenizer(source)
     _, height, width, channels = imported.interface.inputs["image"].shape
-    names = class_names_of_config(imported.config, imported.interface.vocabularies["classes"])
-    return ImageSpec((height, width, channels), names)
+    count = imported.interface.vocabularies.get("classes", 0)
+    return ImageSpec((height, width, channels), class_names_of_config(imported.config, count) if count else ())
 
 
 def _reads_images(imported: PublishedModel) -> bool:
@@ -272,7 +285,7 @@ def _save_start(
     """
     components = build_components(experiment, directory.path, single_device_placement())
     key, abstract = jax.random.key(experiment.run.seed), components.abstract_state.variables
-    names = IMAGE_HEADS if _reads_images(imported) else FINE_TUNED
+    names = IMAGE_HEADS if _reads_images(imported) else TEXT_HEADS
     heads = abstract._replace(params={name: abstract.params[name] for name in names if name in abstract.params})
     fresh, notes = _find_fresh_heads(imported, components, heads.params)
 
@@ -392,7 +405,7 @@ def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: Fine
         return {
             **task,
             **_labeled_text_task(imported, fine_tuning, name, context),
-            "sequence_format": _SEQUENCE_FORMATS[imported.config["model_type"]].value,
+            "sequence_format": _sequence_format(imported.config["model_type"], name).value,
             "tokenizer": "existing",
             "bucket_lengths": (context,),
             "batch_size": fine_tuning.batch_size,
@@ -411,6 +424,12 @@ def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: Fine
         "context_length": context,
         "batch_size": fine_tuning.batch_size,
     }
+
+
+def _sequence_format(model_type: str, task_name: str) -> SequenceFormat:
+    """Return the special tokens around and between a model's texts; a question has to be parted from its context."""
+    of_decoders = SequenceFormat.ROBERTA if task_name == "question_answering" else SequenceFormat.PLAIN
+    return _SEQUENCE_FORMATS.get(model_type, of_decoders)
 
 
 def _labeled_text_task(
