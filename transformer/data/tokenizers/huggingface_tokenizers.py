@@ -12,6 +12,7 @@ from transformer.config import UserError
 from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.checked_backend import library_errors, parse_backend, without_stderr
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
+from transformer.data.tokenizers.sentencepiece_model import load_sentencepiece_model
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.storage.json_reading import read_json_object, read_regular_file
 
@@ -24,9 +25,16 @@ _WITHOUT_JSON = {
     "GPT2Tokenizer": ("vocab.json", "merges.txt"),
     "RobertaTokenizer": ("vocab.json", "merges.txt"),
     "BertTokenizer": ("vocab.txt",),
+    "LlamaTokenizer": ("tokenizer.model",),
+    "T5Tokenizer": ("spiece.model",),
 }
 # By other names.
-_OTHER_CLASSES = {"DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer"}
+_OTHER_CLASSES = {
+    "DistilBertTokenizer": "BertTokenizer",
+    "ElectraTokenizer": "BertTokenizer",
+    "GemmaTokenizer": "LlamaTokenizer",
+    "CodeLlamaTokenizer": "LlamaTokenizer",
+}
 _OF_MODELS = {
     "gpt2": "GPT2Tokenizer",
     "gptj": "GPT2Tokenizer",
@@ -34,6 +42,13 @@ _OF_MODELS = {
     "bert": "BertTokenizer",
     "distilbert": "BertTokenizer",
     "electra": "BertTokenizer",
+    "llama": "LlamaTokenizer",
+    "mistral": "LlamaTokenizer",
+    "mixtral": "LlamaTokenizer",
+    "gemma": "LlamaTokenizer",
+    "gemma2": "LlamaTokenizer",
+    "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
 }
 # The key of BERT's normalizer for each key of tokenizer_config.json.
 _OF_BERT = {
@@ -99,7 +114,7 @@ def load_huggingface_tokenizer(folder: Path) -> Tokenizer:
     """Load the tokenizer of a folder in Hugging Face format, with the special tokens that its other files name.
 
     It is read from tokenizer.json; else from source.spm, target.spm and vocab.json (Marian); else from the files of a
-    GPT-2, RoBERTa or BERT tokenizer, if the folder says that it has one.
+    GPT-2, RoBERTa, BERT, LLaMA, Gemma or T5 tokenizer, if the folder says that it has one.
 
     Raises:
         UserError: If the folder has none of these, files cannot be read, or they ask for something that is not
@@ -154,11 +169,11 @@ def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTo
             _read_tokenizer_file(tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8")))
         )
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-    sets = (("vocab.json", "merges.txt"), ("vocab.txt",))
+    sets = (("tokenizer.model",), ("spiece.model",), ("vocab.json", "merges.txt"), ("vocab.txt",))
     files = next((names for names in sets if all((folder / name).is_file() for name in names)), None)
     if files is None:
         raise UserError(
-            f"{folder} holds no tokenizer: it has none of tokenizer.json, vocab.json + merges.txt, vocab.txt; {advice}"
+            f"{folder} holds no tokenizer: it has none of tokenizer.json, {', '.join(map(' + '.join, sets))}; {advice}"
         )
     model = _read_json_if_present(folder / "config.json").get("model_type")
     kind = str(tokenizer_config.get("tokenizer_class") or _OF_MODELS.get(str(model), "")).removesuffix("Fast")
@@ -169,6 +184,8 @@ def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTo
         raise UserError(
             f"{folder} has no tokenizer.json, but {description}: without one only {readable} are read; {advice}"
         )
+    if kind in ("LlamaTokenizer", "T5Tokenizer"):
+        return _open_sentencepiece_model(folder, files[0], kind, tokenizer_config)
     if kind == "BertTokenizer":
         tokenizer = load_wordpiece_tokenizer(folder / "vocab.txt")
         tokenizer.backend.normalizer = normalizers.BertNormalizer(
@@ -181,6 +198,33 @@ def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTo
     prefix = _read_flag(tokenizer_config, "add_prefix_space", False)
     tokenizer.backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     return tokenizer if kind == "GPT2Tokenizer" else _as_roberta(tokenizer, folder)
+
+
+def _open_sentencepiece_model(folder: Path, file: str, kind: str, tokenizer_config: Mapping[str, Any]) -> FastTokenizer:
+    """Return a SentencePiece model with the tokens that its folder adds, and those that its class puts around texts."""
+    tokenizer = load_sentencepiece_model(folder / file)
+    backend, ids = tokenizer.backend, tokenizer.ids_by_role
+    added = {token: number for token, number in _read_json_if_present(folder / "added_tokens.json").items()}
+    for number, entry in (tokenizer_config.get("added_tokens_decoder") or {}).items():
+        added.setdefault(entry["content"], int(number))
+    if kind == "T5Tokenizer" and not added:
+        count = tokenizer_config.get("extra_ids", 100)
+        # The first stands last.
+        added = {f"<extra_id_{n}>": backend.get_vocab_size() + count - 1 - n for n in range(count)}
+    for token, _ in sorted(added.items(), key=lambda item: item[1]):
+        if backend.token_to_id(token) is None:
+            backend.add_special_tokens([token])
+    # T5 has no begin token; LLaMA's texts begin with theirs unless the folder says otherwise.
+    begins = _read_flag(tokenizer_config, "add_bos_token", kind == "LlamaTokenizer")
+    ends = _read_flag(tokenizer_config, "add_eos_token", kind == "T5Tokenizer")
+    begin = [backend.id_to_token(ids["begin"])] if begins and ids["begin"] is not None else []
+    end = [backend.id_to_token(ids["end"])] if ends and ids["end"] is not None else []
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*begin, "$A", *end],
+        pair=[*begin, "$A", *end, *begin, "$B", *end],
+        special_tokens=[(token, backend.token_to_id(token)) for token in (*begin, *end)],
+    )
+    return tokenizer
 
 
 def _read_flag(tokenizer_config: Mapping[str, Any], name: str, usual: bool | None) -> Any:
