@@ -103,11 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/attention/capture.py",
         "if isinstance(self.rows, int) and self.rows < 1:",
         "if isinstance(self.rows, int) and self.rows < 0:",
-        (
-            "tests/attention/test_capture.py",
-            "tests/attention/test_capture_pooled.py",
-            "tests/attention/test_stage_checks.py",
-        ),
+        ("tests/attention/test_capture.py",),
     ),
     Mutant(
         "transformer/attention/capture.py",
