@@ -85,19 +85,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/attention/blockwise.py",
         "last + jnp.max(mask.query_offset)",
         "last + jnp.min(mask.query_offset)",
-        (
-            "tests/attention/test_attend.py",
-            "tests/attention/test_properties.py",
-        ),
+        ("tests/attention/test_attend.py",),
     ),
     Mutant(
         "transformer/attention/blockwise.py",
         "key[-1] >= first - mask.window[0]",
         "key[-1] > first - mask.window[0]",
-        (
-            "tests/attention/test_attend.py",
-            "tests/attention/test_properties.py",
-        ),
+        ("tests/attention/test_masks.py",),
     ),
     Mutant(
         "transformer/attention/capture.py",
@@ -190,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/attention/logit_modification.py",
         "return self.cap * jnp.tanh(logits / self.cap)",
         "return jnp.tanh(logits / self.cap)",
-        ("tests/attention/test_jax_kernels.py",),
+        ("tests/models/test_architecture_variants.py",),
     ),
     Mutant(
         "transformer/attention/masks.py",
