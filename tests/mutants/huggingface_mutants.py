@@ -158,19 +158,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/huggingface/mpt.py",
         'if attention.get("clip_qkv"):',
         'if attention.get("clip_qkv") is True:',
-        (
-            "tests/huggingface/test_types_by_tables.py",
-            "tests/huggingface/test_convert.py",
-        ),
+        ("tests/huggingface/test_types_by_tables.py",),
     ),
     Mutant(
         "transformer/huggingface/opt.py",
         'if config["do_layer_norm_before"] and config["_remove_final_layer_norm"]:',
         'if not config["do_layer_norm_before"] and config["_remove_final_layer_norm"]:',
-        (
-            "tests/huggingface/test_types_by_tables.py",
-            "tests/huggingface/test_convert.py",
-        ),
+        ("tests/huggingface/test_types_by_tables.py",),
     ),
     Mutant(
         "transformer/huggingface/parameter_conversion.py",
