@@ -5,21 +5,15 @@ from tests.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "transformer/attention/api.py",
-        "v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1], bias)",
-        "v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1])",
-        ("tests/attention/test_padding.py",),
-    ),
-    Mutant(
-        "transformer/attention/api.py",
-        "logits = logits / spec.temperature",
-        "logits = logits * spec.temperature",
-        ("tests/attention/test_scores.py",),
-    ),
-    Mutant(
-        "transformer/attention/api.py",
         "key, dropout_key = jax.random.split(key)",
         "dropout_key = key",
         ("tests/attention/test_dropout.py",),
+    ),
+    Mutant(
+        "transformer/attention/argument_checks.py",
+        "    if heads % kv_heads:",
+        "    if heads < kv_heads:",
+        ("tests/attention/test_attend_checks.py",),
     ),
     Mutant(
         "transformer/attention/argument_checks.py",
@@ -37,15 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/attention/test_attend_checks.py",),
     ),
     Mutant(
-        "transformer/attention/attend_checks.py",
-        "spec.normalizer in (Normalizer.SPARSEMAX, Normalizer.ENTMAX15)",
-        "spec.normalizer in (Normalizer.SPARSEMAX,)",
-        (
-            "tests/attention/test_attend_checks.py",
-            "tests/attention/test_log_sum_exp.py",
-        ),
-    ),
-    Mutant(
         "transformer/attention/attention_spec.py",
         '        check_positive("temperature", self.temperature)',
         "",
@@ -53,33 +38,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/backends.py",
-        '"dropout": train and spec.dropout > 0,',
-        '"dropout": spec.dropout > 0,',
-        ("tests/attention/test_dropout.py",),
-    ),
-    Mutant(
-        "transformer/attention/backends.py",
         'float(getattr(device, "compute_capability", "9.0")) < 9',
         'float(getattr(device, "compute_capability", "9.0")) <= 9',
         ("tests/attention/test_jax_kernels.py",),
-    ),
-    Mutant(
-        "transformer/attention/backends.py",
-        "small = shape.batch * shape.heads * shape.queries * shape.keys <= MAX_DENSE_LOGITS",
-        "small = shape.heads * shape.queries * shape.keys <= MAX_DENSE_LOGITS",
-        ("tests/attention/test_backend_support.py",),
-    ),
-    Mutant(
-        "transformer/attention/blockwise.py",
-        "allowed = allowed & (query_Q < queries)[:, None]",
-        "allowed = allowed & (query_Q <= queries)[:, None]",
-        ("tests/attention/test_padding.py",),
-    ),
-    Mutant(
-        "transformer/attention/blockwise.py",
-        "output.astype(wide)) - d_log_sum",
-        "output.astype(wide))",
-        ("tests/attention/test_log_sum_exp.py",),
     ),
     Mutant(
         "transformer/attention/blockwise.py",
@@ -130,31 +91,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/attention/test_statistics.py",),
     ),
     Mutant(
-        "transformer/attention/component.py",
-        "bound = math.sqrt(6 / (fan_in + fan_out))",
-        "bound = math.sqrt(3 / (fan_in + fan_out))",
-        (
-            "tests/layers/test_layers.py",
-            "tests/layers/test_initialization.py",
-        ),
+        "transformer/attention/capture.py",
+        "out_of_range = [head for head in capture.heads if not 0 <= head < heads]",
+        "out_of_range = [head for head in capture.heads if not head < heads]",
+        ("tests/attention/test_capture.py",),
     ),
     Mutant(
         "transformer/attention/cudnn_packed_rows.py",
         "scale = scaling.scale / scaling.temperature",
         "scale = scaling.scale",
         ("tests/attention/test_cudnn_packed_rows.py",),
-    ),
-    Mutant(
-        "transformer/attention/cudnn_packed_rows.py",
-        "mask.window[0] + 1",
-        "mask.window[0]",
-        ("tests/attention/test_cudnn_packed_rows.py",),
-    ),
-    Mutant(
-        "transformer/attention/inverted_dropout.py",
-        "if not 0 <= rate < 1:",
-        "if not 0 <= rate <= 1:",
-        ("tests/attention/test_dropout.py",),
     ),
     Mutant(
         "transformer/attention/kernels.py",
@@ -170,42 +116,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/kernels.py",
-        "jnp.minimum(query_lengths, reach)",
-        "jnp.maximum(query_lengths, reach)",
-        ("tests/attention/test_jax_kernels.py",),
-    ),
-    Mutant(
-        "transformer/attention/kernels.py",
         "(before, 0 if mask.causal else after)",
         "(before, after)",
         ("tests/attention/test_jax_kernels.py",),
-    ),
-    Mutant(
-        "transformer/attention/logit_modification.py",
-        "return self.cap * jnp.tanh(logits / self.cap)",
-        "return jnp.tanh(logits / self.cap)",
-        ("tests/models/test_architecture_variants.py",),
     ),
     Mutant(
         "transformer/attention/masks.py",
         "rules.append(take_at_keys(key_order, key)[:, None] < jnp.take",
         "rules.append(take_at_keys(key_order, key)[:, None] <= jnp.take",
         ("tests/attention/test_masks.py",),
-    ),
-    Mutant(
-        "transformer/attention/masks.py",
-        "query_offset=offset_B + query_start - key_start",
-        "query_offset=offset_B + query_start",
-        ("tests/attention/test_sharded_attention.py",),
-    ),
-    Mutant(
-        "transformer/attention/masks.py",
-        "rules.append(key_1xK < count_Bx1 + mask.window[1])",
-        "rules.append(key_1xK < count_Bx1)",
-        (
-            "tests/attention/test_padding.py",
-            "tests/attention/test_properties.py",
-        ),
     ),
     Mutant(
         "transformer/attention/masks.py",
@@ -217,19 +136,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "transformer/attention/masks.py",
+        "if mask.center is not None and before + after == 0:",
+        "if mask.center is not None and before + after < 0:",
+        ("tests/attention/test_attend_checks.py",),
+    ),
+    Mutant(
         "transformer/attention/normalizers.py",
         "return _sample_weights(logits_BxHxQxK, allowed, key if train else None, kind)",
         "return _sample_weights(logits_BxHxQxK, allowed, key, kind)",
         ("tests/attention/test_normalizers.py",),
-    ),
-    Mutant(
-        "transformer/attention/normalizers.py",
-        "factor = jnp.exp(-jnp.square(distance) / (2 * (half_width / 2) ** 2))",
-        "factor = jnp.exp(-jnp.square(distance) / (2 * half_width**2))",
-        (
-            "tests/attention/test_normalizers.py",
-            "tests/attention/test_masks.py",
-        ),
     ),
     Mutant(
         "transformer/attention/normalizers.py",
@@ -244,113 +160,15 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/attention/test_attend_checks.py",),
     ),
     Mutant(
-        "transformer/attention/positions.py",
-        "self._encode_distances(query_positions[..., None] - jnp.arange(keys), wide)",
-        "self._encode_distances(jnp.arange(keys) - query_positions[..., None], wide)",
-        (
-            "tests/attention/test_scores.py",
-            "tests/attention/test_positions.py",
-        ),
-    ),
-    Mutant(
-        "transformer/attention/positions.py",
-        "jnp.minimum(large_bucket, buckets - 1)",
-        "jnp.minimum(large_bucket, buckets)",
-        ("tests/attention/test_positions.py",),
-    ),
-    Mutant(
-        "transformer/attention/projection_capture.py",
-        "not adds_to_logits and spec.temperature == 1",
-        "not adds_to_logits",
-        ("tests/layers/test_projection_capture.py",),
-    ),
-    Mutant(
         "transformer/attention/random_arrays.py",
         ".reshape(-1)[:size].reshape(shape)",
         ".reshape(-1)[-size:].reshape(shape)",
         ("tests/attention/test_random_arrays.py",),
     ),
     Mutant(
-        "transformer/attention/rare_branch.py",
-        "with jax.named_scope(RARE_BRANCH):",
-        "with jax.named_scope(branch.__name__):",
-    ),
-    Mutant(
-        "transformer/attention/reference_mode.py",
-        "        _by_definition.reset(token)",
-        "        pass",
-        ("tests/costs/test_flops.py",),
-    ),
-    Mutant(
         "transformer/attention/ring_attention.py",
         "(2 * self.size - 1 - place) * length)",
         "(2 * self.size - place) * length)",
         ("tests/attention/test_ring_attention.py",),
-    ),
-    Mutant(
-        "transformer/attention/ring_attention.py",
-        "d_ks, d_vs = ring.next((d_ks, d_vs))",
-        "d_ks, d_vs = (d_ks, d_vs)",
-        ("tests/attention/test_sharded_attention.py",),
-    ),
-    Mutant(
-        "transformer/attention/rotary.py",
-        "return jnp.where(length > self.original_max_length, long, short)",
-        "return jnp.where(length >= self.original_max_length, long, short)",
-        ("tests/attention/test_rotary_scaling.py",),
-    ),
-    Mutant(
-        "transformer/attention/rotary.py",
-        "reach = jnp.max(positions) + 1 if",
-        "reach = jnp.max(positions) if",
-        ("tests/attention/test_rotary_scaling.py",),
-    ),
-    Mutant(
-        "transformer/attention/scores.py",
-        "start = jax.nn.initializers.constant(0.5 * math.log(math.sqrt(sizes.head_dim) / 2))",
-        "start = jax.nn.initializers.constant(math.log(math.sqrt(sizes.head_dim) / 2))",
-        (
-            "tests/attention/test_scores.py",
-            "tests/layers/test_attention_cell.py",
-        ),
-    ),
-    Mutant(
-        "transformer/attention/scores.py",
-        "return jnp.repeat(x_BxKxGxD, heads // x_BxKxGxD.shape[2], axis=2)",
-        "return jnp.tile(x_BxKxGxD, (1, 1, heads // x_BxKxGxD.shape[2], 1))",
-        ("tests/attention/test_attend.py",),
-    ),
-    Mutant(
-        "transformer/attention/sharded_attention.py",
-        "over = shards.length if capture.by_example else shards.batch + shards.length",
-        "over = shards.batch + shards.length",
-        ("tests/attention/test_sharded_attention.py",),
-    ),
-    Mutant(
-        "transformer/attention/sharded_attention.py",
-        "from_the_first = mask.causal and mask.query_offset is None and mask.prefix is None",
-        "from_the_first = mask.causal and mask.query_offset is None",
-        ("tests/attention/test_sharded_attention.py",),
-    ),
-    Mutant(
-        "transformer/attention/sites.py",
-        'f"{self.offset + self.stride * number:.2f} s"',
-        'f"{self.stride * number:.2f} s"',
-        ("tests/tasks/test_axis_labels.py",),
-    ),
-    Mutant(
-        "transformer/attention/statistics.py",
-        "again = (period_Bx1 > 0) & (rows.position_BxQ >= period_Bx1)",
-        "again = (period_Bx1 > 0) & (rows.position_BxQ > period_Bx1)",
-        ("tests/attention/test_statistics.py",),
-    ),
-    Mutant(
-        "transformer/attention/statistics.py",
-        "on_grid = (query_BxQx1 >= 0) & (key_K >= 0)",
-        "on_grid = query_BxQx1 >= 0",
-        (
-            "tests/attention/test_statistics.py",
-            "tests/maps/test_attention_distance.py",
-        ),
     ),
 )
