@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from transformer.attention import backends, kernels
 from transformer.attention.api import attend
@@ -197,13 +198,13 @@ def test_splash_has_the_oracles_values_log_sums_and_gradients(shape: Shape, fact
 
 @pytest.mark.parametrize(("causal", "after"), [(True, 0), (False, 3)], ids=["causal", "both ways"])
 def test_splash_is_told_how_far_a_query_sees(causal: bool, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    local, windows = kernels.splash.LocalMask, []
+    local, windows = splash_attention.LocalMask, []
 
     def record(shape: Any, window: Any, offset: int) -> Any:
         windows.append(window)
         return local(shape, window, offset)
 
-    monkeypatch.setattr(kernels.splash, "LocalMask", record)
+    monkeypatch.setattr(splash_attention, "LocalMask", record)
     kernels.splash_kernel(Mask(causal=causal, window=(70, 3)), 256, 256, 1, interpret=True)
     assert windows == [(70, after)]
 

@@ -56,8 +56,8 @@ def test_no_two_places_of_convs2s_drop_by_one_key(monkeypatch: pytest.MonkeyPatc
     keys: list[Any] = []
     monkeypatch.setattr(convs2s, "dropout", lambda x, rate, key: keys.append(key) or x)
     model = model_of("convs2s")
-    variables = random_variables(model)
-    jax.eval_shape(lambda key: model.apply(variables, BATCH, train=True, key=key)[0], jax.random.key(1))
+    apply = functools.partial(model.apply, inputs=BATCH, train=True)
+    jax.eval_shape(lambda variables, key: apply(variables, key=key)[0], random_variables(model), jax.random.key(1))
     # Of the words of both sides and of the last states, and in the blocks of each side.
     assert len({id(key) for key in keys}) == len(keys) >= 5
 
