@@ -130,6 +130,18 @@ def test_rows_and_heads_that_do_not_exist_are_refused(backend: Backend, capture:
         jax.eval_shape(lambda *inputs: compiled_run(*inputs, backend, capture), *arrays())
 
 
+@pytest.mark.parametrize("layer", [-1, 3])
+def test_layers_that_do_not_exist_are_refused(layer: int) -> None:
+    captured = CapturedAttention(jnp.zeros((3, B, H, Q, K)), {}, {})
+    with pytest.raises(ValueError, match=rf"capture.layers=.*\[{layer}\]; there are layers 0 ... 2"):
+        captured.select_layers((0, layer))
+
+
+def test_a_capture_of_no_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="rows=0 must be at least 1; maps=False captures none"):
+        Capture(("here",), rows=0)
+
+
 def loss_of(backend: Backend, capture: Capture | None, used: bool) -> Any:
     """The loss of an attention with everything that carries gradient; with `used`, of its captured parts alone."""
 

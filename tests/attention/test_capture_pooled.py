@@ -124,6 +124,7 @@ def test_blocks_are_powers_of_two_so_that_levels_nest() -> None:
 
 def test_rows_are_spread_evenly() -> None:
     assert evenly_spaced_positions(19, 3) == (0, 9, 18)
+    assert evenly_spaced_positions(8, 4) == (0, 2, 5, 7)
     assert evenly_spaced_positions(3, 8) == (0, 1, 2)
     assert evenly_spaced_positions(5, 1) == (0,)
     assert evenly_spaced_positions(5, 0) == ()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 
 from transformer.attention import backends, kernels
 from transformer.attention.api import attend
@@ -16,6 +17,7 @@ from transformer.attention.attention_spec import AttentionParameters, AttentionS
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture
+from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
 
@@ -192,6 +194,26 @@ def test_splash_has_the_oracles_values_log_sums_and_gradients(shape: Shape, fact
     np.testing.assert_allclose(log_sum, answer.log_sum, rtol=0, atol=tolerance)
     assert_gradients_are(gradients, answer, seen)
     assert not np.asarray(output)[np.moveaxis(~seen.any(-1), 1, 2)].any()
+
+
+@pytest.mark.parametrize(("causal", "after"), [(True, 0), (False, 3)], ids=["causal", "both ways"])
+def test_splash_is_told_how_far_a_query_sees(causal: bool, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    local, windows = splash_attention.LocalMask, []
+
+    def record(shape: Any, window: Any, offset: int) -> Any:
+        windows.append(window)
+        return local(shape, window, offset)
+
+    monkeypatch.setattr(splash_attention, "LocalMask", record)
+    kernels.splash_kernel(Mask(causal=causal, window=(70, 3)), 256, 256, 1, interpret=True)
+    assert windows == [(70, after)]
+
+
+def test_splash_is_told_the_cap_of_logits_that_a_temperature_has_divided() -> None:
+    cap, temperature, logits = 30.0, 0.5, np.linspace(-80, 80, 9)
+    told = kernels.find_softcap(LogitTerms(Mask(), modification=Softcap(cap)), LogitScaling(1.0, temperature))
+    capped = told * np.tanh(logits / temperature / told)
+    np.testing.assert_allclose(capped, cap * np.tanh(logits / cap) / temperature, rtol=1e-12)
 
 
 def test_most_cases_of_splash_have_queries_that_see_nothing() -> None:

@@ -323,6 +323,18 @@ def test_blocks_that_a_function_hides_whole_are_not_computed() -> None:
     assert jnp.isfinite(output[:, : blockwise.BLOCK]).all()
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [Mask(causal=True), Mask(window=(2, 1)), Mask(causal=True, window=(3, 0))],
+    ids=["causal", "window", "causal window"],
+)
+def test_a_block_is_left_out_where_none_of_its_queries_sees_a_key(mask: Mask) -> None:
+    seen = whole(dense_mask(mask, 12, 12), 1, 1, 12, 12)[0, 0]
+    for query, key in itertools.product(np.arange(12).reshape(-1, 4), np.arange(12).reshape(-1, 3)):
+        found = blockwise.any_key_visible(mask, *jax.device_put((np.int32(query), np.int32(key))))
+        assert bool(found) == seen[np.ix_(query, key)].any()
+
+
 def test_a_window_of_nothing_but_the_query_itself_gives_its_value() -> None:
     q, k, v = inputs()
     for backend in (Backend.EINSUM, Backend.BLOCKWISE, Backend.XLA):

@@ -127,6 +127,13 @@ def test_without_special_tokens_every_token_may_come_and_nothing_ends(strategy: 
     assert (rollout.tokens < 3).any()
 
 
+def test_logits_beyond_the_vocabulary_are_never_taken() -> None:
+    """A table may have more rows than there are tokens."""
+    likeliest = TABLE + np.float32(9) * (np.arange(VOCABULARY) >= 6)
+    rollout = rollout_of(likeliest, GreedySearch(), LENGTH, tokens=SPECIAL._replace(vocab_size=6))
+    assert rollout.tokens.max() < 6
+
+
 def test_a_token_that_begins_and_ends_may_come_and_fills() -> None:
     """GPT-2's only special token."""
     both = SpecialTokens(bos_id=2, eos_id=2)

@@ -85,7 +85,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, expon
             model,
             variables,
             {"source": SOURCE},
-            strategy=BeamSearch(16, exponent),
+            strategy=BeamSearch(32, exponent),
             length=length,
             tokens=SpecialTokens(PAD, BEGIN, END),
             coverage=coverage if weight else None,
@@ -93,23 +93,26 @@ def test_a_beam_wide_enough_finds_the_best_of_all_sequences(weight: float, expon
     )
     rollout = jax.device_get(decode())
     ended = [(*words, END) for size in range(length) for words in itertools.product((3, 4), repeat=size)]
+    cut_off = list(itertools.product((3, 4), repeat=length))
     # All of them in one batch: what stands behind a sequence's end says nothing of it.
-    targets = np.array([[BEGIN, *said[:-1], *[PAD] * (length - len(said))] for said in ended], np.int32)
+    sequences = [*ended, *cut_off]
+    targets = np.array([[BEGIN, *said[:-1], *[PAD] * (length - len(said))] for said in sequences], np.int32)
     for example in range(2):
         scored = []
-        inputs = {"source": SOURCE[[example] * len(ended)], "target": targets}
+        inputs = {"source": SOURCE[[example] * len(sequences)], "target": targets}
         of_all, aux = programs.apply(model, variables, inputs, train=False, capture=Capture((SITE,)))
         weights = np.asarray(aux.maps[SITE].weights)[0, :, 0]
-        for number, said in enumerate(ended):
+        for number, said in enumerate(sequences):
             logits = np.asarray(of_all[number], np.float64)
             logits[:, [PAD, BEGIN]] = -np.inf
             log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
             total = sum(log_p[place, token] for place, token in enumerate(said))
             attended = weights[number, : len(said)].sum(0)[REAL[example]]
             penalty = weight * np.log(np.minimum(attended, 1)).sum()
-            scored.append((total / ((5 + len(said)) / 6) ** exponent + penalty, said))
-        scored.sort(reverse=True)
-        for place, (score, said) in enumerate(scored):
+            scored.append((total / ((5 + len(said)) / 6) ** exponent + penalty, total, said))
+        # Those that were cut off follow by their probability alone.
+        ranked = sorted(scored[: len(ended)], reverse=True) + sorted(scored[len(ended) :], key=lambda one: -one[1])
+        for place, (score, _, said) in enumerate(ranked):
             assert rollout.tokens[example, place, : len(said)].tolist() == list(said)
             assert float(rollout.scores[example, place]) == pytest.approx(score, abs=1e-4)
 

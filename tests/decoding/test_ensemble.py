@@ -66,6 +66,11 @@ def test_probabilities_are_the_mean_at_once_and_in_steps() -> None:
         ensemble.apply(variables, inputs, train=True)
 
 
+def test_the_shortest_member_limits_an_ensemble() -> None:
+    short = EncoderDecoderConfig(encoder_layers=1, decoder_layers=1, width=8, heads=2, feed_forward=8, max_length=6)
+    assert Ensemble.of([*members(), build(short, INTERFACE, Precision())]).max_length == 6
+
+
 def nothing_seen(*given: Any) -> Probe:
     """The probe of a model without sites."""
     return Probe(dataclasses.replace(compile_run_probe(*given).capture_plan, sites=()), lambda state: {})

@@ -292,6 +292,13 @@ def test_a_second_copy_must_be_one(tmp_path: Path) -> None:
         read(renamed(recorded, str, **{"lm_head.weight": table + 1}), tmp_path / "other")
 
 
+def test_a_tensor_by_two_spellings_is_refused(tmp_path: Path) -> None:
+    recorded = recording("gpt2")
+    again = recorded.weights["transformer.wte.weight"] + 1
+    with pytest.raises(UserError, match=r"the tensors .* are both transformer\.wte\.weight"):
+        read(renamed(recorded, str, **{"wte.weight": again}), tmp_path)
+
+
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, name: str) -> None:
     recorded = recording(name)

@@ -107,8 +107,9 @@ def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[st
     assert array.dims == ("head", "query", "key")
     assert float(array.sel(head="1", query=6, key=0)) == layer[0, 1, 6, 0]
     assert tuple(array.key_token.values) == TOKENS["gpt2"]
-    with pytest.raises(UserError, match="example=1 was not read"):
-        layer.to_xarray(example=1)
+    for example in (-1, 1):
+        with pytest.raises(UserError, match=f"example={example} was not read"):
+            layer.to_xarray(example=example)
     with pytest.raises(IndexError, match="layer='2' is not at decoder/self: it has 0, 1"):
         read["gpt2"]["decoder/self"]["2"]
     with pytest.raises(KeyError, match="no site of this model: it has decoder/self"):

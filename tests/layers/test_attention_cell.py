@@ -226,6 +226,13 @@ def test_a_sampler_draws_in_training_by_its_key_and_gives_its_log_probability() 
     logits = np.asarray(draws[3].logits, np.float64)
     of_chosen = np.take_along_axis(logits, chosen[3][..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(draws[3].log_prob, of_chosen - np.log(np.exp(logits).sum(-1)), rtol=0, atol=1e-5)
+    # The first example draws nothing: it reads by the probabilities, and what it read has no log-probability.
+    soft = jnp.arange(B) == 0
+    half = jax.jit(lambda query: cell.step(query, prepared, soft_R=soft, key=jax.random.key(3), train=True)[1])(query)
+    powers = np.exp(np.asarray(half.logits[0], np.float64))
+    np.testing.assert_allclose(half.weights[0], powers / powers.sum(-1, keepdims=True), rtol=0, atol=1e-6)
+    assert not np.asarray(half.log_prob[0]).any()
+    np.testing.assert_allclose(half.log_prob[1:], draws[3].log_prob[1:], rtol=0, atol=1e-6)
     with pytest.raises(TypeError, match="normalizer=hard draws a sample in training"):
         jax.jit(lambda query: cell.step(query, prepared, train=True))(query)
 

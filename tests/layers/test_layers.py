@@ -470,3 +470,11 @@ def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean() -> None
     )
     assert (np.asarray(dropout_and_stochastic_depth(y, DropRates(0.0, 0.0), jax.random.key(0))) == 1).all()
     assert dropout_and_stochastic_depth(y, DropRates(0.5, 0.5), None) is y
+
+
+def test_which_features_are_dropped_says_nothing_of_which_examples_are() -> None:
+    y = jnp.ones((4000, 2))
+    left = np.asarray(dropout_and_stochastic_depth(y, DropRates(0.5, jnp.float32(0.5)), jax.random.key(0))) > 0
+    # Each feature is left in a quarter of the examples, both in an eighth.
+    assert np.abs(left.mean(axis=0) - 1 / 4).max() < 4 * np.sqrt(3 / 16 / 4000)
+    assert abs(left.all(axis=1).mean() - 1 / 8) < 4 * np.sqrt(7 / 64 / 4000)

@@ -11,6 +11,7 @@ import pytest
 from tests.gradients import check_gradient
 from tests.oracles import recurrent as oracle
 from transformer.config import UserError
+from transformer.layers import recurrent
 from transformer.layers.functional_module import FunctionalModule
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import (
@@ -222,6 +223,15 @@ def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() 
         np.testing.assert_array_equal(dropped, run(x, jax.random.key(1))[0])
     # What the first layer carries is never dropped.
     np.testing.assert_array_equal(after[0].hidden, before[0].hidden)
+
+
+def test_each_layer_drops_by_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(recurrent, "dropout", lambda x, rate, key: keys.append(key) or x)
+    functional = stack_of(CellKind.VANILLA, layers=4, dropout=0.5)
+    weights, x = random_weights(functional), jnp.ones((B, T, INPUTS))
+    jax.eval_shape(lambda key: functional.bind(weights)(x, key=key)[0], jax.random.key(1))
+    assert len({id(key) for key in keys}) == len(keys) == 3
 
 
 def test_dropout_leaves_fast_forward_connections_alone() -> None:

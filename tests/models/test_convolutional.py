@@ -21,6 +21,7 @@ from transformer.costs.flops import forward_flops
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.layers.functional_module import Precision
+from transformer.models import convs2s
 from transformer.models.bytenet import ByteNetConfig
 from transformer.models.convs2s import SITE, ConvS2SConfig
 from transformer.models.model import Model, Variables
@@ -49,6 +50,16 @@ CONFIGS: dict[str, Config] = {
 @functools.cache
 def model_of(name: str, precision: str = "float32") -> Model:
     return build(CONFIGS[name], INTERFACE, Precision(precision, precision))
+
+
+def test_no_two_places_of_convs2s_drop_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(convs2s, "dropout", lambda x, rate, key: keys.append(key) or x)
+    model = model_of("convs2s")
+    apply = functools.partial(model.apply, inputs=BATCH, train=True)
+    jax.eval_shape(lambda variables, key: apply(variables, key=key)[0], random_variables(model), jax.random.key(1))
+    # Of the words of both sides and of the last states, and in the blocks of each side.
+    assert len({id(key) for key in keys}) == len(keys) >= 5
 
 
 def random_variables(model: Model, seed: int = 0) -> Variables:

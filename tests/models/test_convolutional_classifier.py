@@ -73,7 +73,14 @@ def test_flops_count_every_product() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attention_stages": (2,)}, {"attention_stages": (0, 0)}, {"attention_reduction": 0}, {"dropout": 1.0}]
+    "wrong",
+    [
+        {"attention_stages": (2,)},
+        {"attention_stages": (-1,)},
+        {"attention_stages": (0, 0)},
+        {"attention_reduction": 0},
+        {"dropout": 1.0},
+    ],
 )
 def test_unfit_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):

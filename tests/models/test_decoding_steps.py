@@ -106,4 +106,9 @@ def test_a_model_that_draws_is_given_a_key_of_its_own_at_every_step() -> None:
     np.testing.assert_array_equal(said(jax.random.key(1)), first)
     assert (said(jax.random.key(2)) != first).mean() > 0.8
     assert len(set(first[0].tolist())) > 4  # another draw at every step
+    # Sampling draws by those of the examples, which no step of the model may have as well.
+    of_examples = [
+        jax.random.randint(jax.random.fold_in(jax.random.key(1), example), (3,), 0, 50) for example in range(8)
+    ]
+    assert (np.stack(of_examples) != first.T).mean() > 0.8
     assert not said(None).any()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models.architecture_variants import build
+from transformer.layers.initialization import Initialization
 from transformer.layers.transformer_config import Biases, NormPlacement
 from transformer.models.model import leaves_by_path
 
@@ -39,3 +40,18 @@ def test_other_seeds_and_other_places_have_other_values() -> None:
     matrices = [leaf for path, leaf in values.items() if path.endswith(("kernel", "table"))]
     drawn = np.concatenate([leaf.ravel() for leaf in matrices])
     assert len(np.unique(drawn)) > 0.9 * len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("family", "writes"),
+    [("decoder", {"layers": 4}), ("encoder", {"layers": 4}), ("encoder_decoder", {"encoder": 4, "decoder": 6})],
+)
+def test_what_writes_to_the_residual_stream_begins_smaller_by_the_root_of_how_often(
+    family: str, writes: dict[str, int]
+) -> None:
+    """Radford et al. 2019, section 2.3, of two layers: a decoder that reads a memory writes three times in each."""
+    values = initial_values(family, initialization=Initialization.GPT2, feed_forward=64)
+    for stack, count in writes.items():
+        kernels = [values[f"{stack}/{name}/kernel"] for name in ("attention/output", "feed_forward/contract")]
+        drawn = np.concatenate([kernel.ravel() for kernel in kernels])
+        assert drawn.std() == pytest.approx(0.02 / np.sqrt(count), rel=0.08)

@@ -19,6 +19,7 @@ from transformer.config import UserError
 from transformer.costs.flops import forward_flops
 from transformer.layers.functional_module import Precision
 from transformer.layers.recurrent import CellKind
+from transformer.models import recurrent_decoder
 from transformer.models.model import Model, Variables
 from transformer.models.recurrent_decoder import SITE, RecurrentDecoderConfig, RecurrentMemory
 from transformer.models.registry import build
@@ -193,6 +194,15 @@ def test_dropout_acts_in_training_alone() -> None:
     np.testing.assert_array_equal(run(train=False), run(train=False, key=key))
     assert (run(train=True, key=key) != run(train=False)).any()
     np.testing.assert_array_equal(run(train=True, key=key), run(train=True, key=key))
+
+
+def test_each_layer_drops_by_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[Any] = []
+    monkeypatch.setattr(recurrent_decoder, "dropout", lambda x, rate, key: keys.append(key) or x)
+    model, variables = made(dataclasses.replace(TINY, dropout=0.5))
+    inputs = {"tokens": TOKENS, "lengths": LENGTHS}
+    jax.eval_shape(lambda key: model.apply(variables, inputs, train=True, key=key)[0], jax.random.key(1))
+    assert len({id(key) for key in keys}) == len(keys) == 3
 
 
 # What formulas gave for these configs, of 3 rows of 6 tokens.

@@ -136,6 +136,13 @@ def random_weights(model: Model, scale: float = 1.0) -> Any:
     return jax.tree.map(lambda leaf: normal(size=leaf.shape, scale=scale).astype(leaf.dtype), shapes)
 
 
+def test_no_two_streams_of_random_numbers_share_a_key() -> None:
+    model = build(RecurrentEncoderDecoderConfig(width=4, embedding_width=3), INTERFACE, Precision())
+    module, key = model.functional.bind(random_weights(model)), jax.random.key(3)
+    keys = {tuple(jax.random.key_data(module.random_stream_key(key, name)).tolist()) for name in module.streams}
+    assert len(keys) == len(module.streams)
+
+
 class Expected(NamedTuple):
     """The logits [T, V] of one example, and its attention's weights [H, T, K]."""
 

@@ -24,6 +24,12 @@ def test_a_config_names_its_family() -> None:
     assert registry.family_name(config) == "encoder_decoder"
 
 
+def test_another_size_keeps_what_was_said_otherwise_than_the_former() -> None:
+    """Kept, it is refused in one line; dropped, another model than the one asked for would be trained."""
+    values = {"family": "decoder", "size": "gpt2", "heads": 12, "layers": 6, "dropout": 0.2}
+    assert registry.change_size(values, "gpt2-medium") == {"size": "gpt2-medium", "layers": 6, "dropout": 0.2}
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

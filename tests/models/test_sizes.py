@@ -183,6 +183,21 @@ def test_a_size_fixes_its_architecture_and_nothing_of_its_training(name: str) ->
     assert config.resolved_kv_heads == config.heads
 
 
+# Brown et al. 2020, table 2.1; heads of the other models of language have 64 features.
+HEAD_DIMS = {
+    "gpt3-760m": 96,
+    "gpt3-2.7b": 80,
+    **dict.fromkeys(("gpt3-1.3b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b"), 128),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SIZES if name.startswith(("transformer", "gpt", "bert", "roberta", "xlnet"))]
+)
+def test_heads_have_their_published_depth(name: str) -> None:
+    assert registry.model_config({"size": name}).resolved_head_dim == HEAD_DIMS.get(name, 64)
+
+
 @pytest.mark.parametrize("name", [name for name in SIZES if SIZES[name].family == "decoder"])
 def test_gpt3s_sizes_alone_alternate_dense_and_banded_layers(name: str) -> None:
     config = registry.model_config({"size": name})

@@ -1,0 +1,51 @@
+"""Mutants of transformer/huggingface."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "transformer/huggingface/mpt.py",
+        'if attention.get("clip_qkv"):',
+        'if attention.get("clip_qkv") is True:',
+        ("tests/huggingface/test_types_by_tables.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/opt.py",
+        'if config["do_layer_norm_before"] and config["_remove_final_layer_norm"]:',
+        'if not config["do_layer_norm_before"] and config["_remove_final_layer_norm"]:',
+        ("tests/huggingface/test_types_by_tables.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/safetensors_files.py",
+        "if count := tensor.size - np.count_nonzero(np.isfinite(tensor)):",
+        "if count := np.count_nonzero(np.isnan(tensor)):",
+        ("tests/huggingface/test_safetensors_files.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/safetensors_files.py",
+        "if shards[-1] and filled + spec.num_bytes > max_shard_bytes:",
+        "if shards[-1] and filled > max_shard_bytes:",
+        ("tests/huggingface/test_safetensors_files.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/safetensors_files.py",
+        "if Path(name).name != name:",
+        "if Path(name).is_absolute():",
+        ("tests/huggingface/test_safetensors_files.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/tensor_layouts.py",
+        "parts = [by_group[:, :, :-2], by_group[:, :, -2], by_group[:, :, -1]]",
+        "parts = [by_group[:, :, :-2], by_group[:, :, -1], by_group[:, :, -2]]",
+        (
+            "tests/huggingface/test_tensor_layouts.py",
+            "tests/huggingface/test_convert.py",
+        ),
+    ),
+    Mutant(
+        "transformer/huggingface/tensor_layouts.py",
+        "matrix = np.stack(by_head, axis=2).reshape(rows, -1)",
+        "matrix = np.stack(by_head, axis=1).reshape(rows, -1)",
+        ("tests/huggingface/test_tensor_layouts.py",),
+    ),
+)
