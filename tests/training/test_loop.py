@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from transformer.config import RunConfig
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
+from transformer.training.driver import ProfiledTrainStep
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.step import StepMetrics
@@ -314,3 +317,18 @@ def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
     trial.step = step  # type: ignore[method-assign]
     trial.run(6, log_every=3, eval_every=0, maps_every=0, checkpoint_every=0)
     assert read == [(1, 2), (2, 3), (3, 3), (4, 5), (5, 6), (6, 6)]
+
+
+def test_a_profile_is_of_the_calls_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trial, calls = Trial(), list[Any]()
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, **_: calls.append(folder))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+
+    def step(state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, StepMetrics]:
+        calls.append(state.step + 1)
+        return trial.step(state, batch, observe)
+
+    profiled, state = ProfiledTrainStep(step, tmp_path, first=3, count=2), Count(0)  # type: ignore[arg-type]
+    for number in range(6):
+        state, _ = profiled(state, {"number": np.array([number])})  # type: ignore[arg-type, assignment]
+    assert calls == [1, 2, str(tmp_path), 3, 4, "stop", 5, 6]

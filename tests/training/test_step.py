@@ -267,6 +267,21 @@ def test_every_micro_batch_draws_by_a_key_of_its_own() -> None:
     assert 4 * sums["square"] > 1.01 * sums["draw"] ** 2
 
 
+class Multiplying(Regression):
+    """The regression with the product of the first and the last row's number, which tells who shares a microbatch."""
+
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, denominators, key)
+        return loss, aux._replace(metrics={**aux.metrics, "product": batch["number"][0] * batch["number"][-1]})
+
+
+def test_every_micro_batch_has_rows_of_every_part_of_the_batch() -> None:
+    batch = {**batch_of(0), "number": np.arange(ROWS, dtype=np.float32)}
+    _, _, (metrics,) = steps(Multiplying(), [batch], num_microbatches=4)
+    # Rows 0 and 4, 1 and 5 ...: of two devices with half of the rows each, both have one of every microbatch.
+    assert numbers(metrics)["product"] == sum(row * (row + 4) for row in range(4))
+
+
 def test_a_batch_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(ValueError, match="8 rows cannot be cut into num_microbatches=3"):
         steps(Regression(), [batch_of(0)], num_microbatches=3)
