@@ -27,6 +27,7 @@ COPIES = ROOT / ".cache" / "mutants"
 LEAST_SEEN = 0.95
 MOST_FAILURES = 3
 SECONDS = 900
+NO_TESTS = 5  # pytest's exit code where it finds none
 
 
 def copy_checkout(folder: Path) -> Path:
@@ -62,14 +63,17 @@ def failed_tests(copy: Path, files: Iterable[str]) -> list[str] | None:
         return [f"no end in {SECONDS} s"]
     if done.returncode == 0:
         return None
+    if done.returncode == NO_TESTS:
+        raise ValueError(f"none of {', '.join(files)} has a test that make test runs: name others")
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return failures or [f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1][:200]}"]
 
 
 def tests_of(mutant: Mutant) -> tuple[str, ...]:
     """Return the test files that should see a mutant."""
-    nearest = (name for name in nearest_test_files([mutant.file]) if name != "tests/test_structure.py")
-    return mutant.tests or tuple(nearest)
+    if mutant.tests:  # what is nearest takes seconds to find
+        return mutant.tests
+    return tuple(name for name in nearest_test_files([mutant.file]) if name != "tests/test_structure.py")
 
 
 def plant(mutants: Iterable[Mutant], processes: int) -> dict[str, list[str] | None]:

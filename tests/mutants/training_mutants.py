@@ -65,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/training/config.py",
-        "lasting = (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)",
-        "lasting = (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT, LearningRateSchedule.LINEAR)",
+        "LearningRateSchedule.INVERSE_SQUARE_ROOT)\n    if",
+        "LearningRateSchedule.INVERSE_SQUARE_ROOT, LearningRateSchedule.LINEAR)\n    if",
         ("tests/training/test_config_keys.py", "tests/training/test_resume.py"),
     ),
     Mutant(

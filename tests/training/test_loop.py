@@ -15,6 +15,7 @@ from transformer.config import RunConfig
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
+from transformer.training import metric_accumulator
 from transformer.training.driver import ProfiledTrainStep
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
@@ -191,6 +192,22 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
     a_step = [r["mfu"] / r["steps_per_second"] for r in reports]
     assert a_step == pytest.approx([1500 / 5e6, 3500 / 5e6])
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
+
+
+def test_rates_are_of_the_steps_and_the_seconds_since_the_clock_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(metric_accumulator, "time", SimpleNamespace(perf_counter=lambda: now))
+    accumulator = MetricAccumulator()
+    accumulator.restore_window(6, {"loss": 30.0})  # of a run before: nobody knows how long they took
+    accumulator.start_clock()
+    for step in (7, 8):
+        now += 2
+        accumulator.add_step(StepMetrics({"tokens": np.float32(10)}, {"loss": np.float32(9)}), step)  # type: ignore[dict-item]
+    with accumulator.paused():
+        now += 100
+    assert accumulator.compute_and_reset() == {
+        "loss": (30 + 18) / 8, "steps_per_second": 2 / 4, "tokens_per_second": 20 / 4, "batch_wait": 0
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
