@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/data/datasets/image_datasets.py",
         "members[min(step, len(members)) - 1 :: step]",
         "members[min(step, len(members) - 1) :: step]",
-        ("tests/data/test_image_datasets.py",),
+        ("tests/data/test_images.py",),
     ),
     Mutant(
         "transformer/data/datasets/image_files.py",
@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/data/datasets/word_order.py",
         'words[places] = CLASSES[1 - label], "behind", front',
         'words[places] = front, "behind", CLASSES[1 - label]',
-        ("tests/data/test_labeled_text_batches.py", "tests/data/test_generated_splits.py"),
+        ("tests/data/test_labeled_text_batches.py", "tests/data/test_fine_tuning_sets.py"),
     ),
     Mutant(
         "transformer/data/extractive_questions.py",
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/data/labeled_text_batches.py",
         "np.cumsum(tokens_BxT == self.separator, axis=1) - (tokens_BxT == self.separator)",
         "np.cumsum(tokens_BxT == self.separator, axis=1)",
-        ("tests/data/test_labeled_text_batches.py",),
+        ("tests/tasks/test_fine_tuning.py",),
     ),
     Mutant(
         "transformer/data/labeled_words.py",
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/data/text_batches.py",
         '"past": np.full(len(starts), number * self._context',
         '"past": np.full(len(starts), number',
-        ("tests/data/test_text_batches.py",),
+        ("tests/data/test_factorization_orders.py",),
     ),
     Mutant(
         "transformer/data/token_mixture.py",

@@ -43,13 +43,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/training/compiled_evaluation.py",
         "jax.random.fold_in(key, number)",
         "key",
-        ("tests/training/test_loop.py",),
+        ("tests/training/test_compiled_evaluation.py",),
     ),
     Mutant(
         "transformer/training/compiled_evaluation.py",
         "np.sum(np.asarray(leaves, np.float64), axis=0)",
         "np.sum(np.asarray(leaves), axis=0)",
-        ("tests/tasks/test_evaluation_totals.py",),
+        ("tests/training/test_compiled_evaluation.py",),
     ),
     Mutant(
         "transformer/training/compiled_probe.py",
