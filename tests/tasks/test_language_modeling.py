@@ -115,7 +115,8 @@ def test_the_bytes_of_an_evaluation_are_those_of_what_is_predicted(tmp_path: Pat
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     task = make_task(folder, tmp_path, "language_modeling", tokenizer="characters", context_length=4, probe_length=4)
     validation, view = task.evaluations[0], view_of(task, "decoder")
-    sums = [validation.step(view, batch, jax.random.key(0))[0] for batch in validation.batches]
+    step = jax.jit(lambda batch: validation.step(view, batch, jax.random.key(0))[0])
+    sums = [step(batch) for batch in validation.batches]
     # Of the first character there is no prediction.
     assert sum(float(each["bytes"]) for each in sums) == len(text[1:].encode())
 
