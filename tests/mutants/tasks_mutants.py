@@ -4,12 +4,6 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "transformer/tasks/attention_mass.py",
-        "axis.stride * (np.arange(count) + 0.5)",
-        "axis.stride * np.arange(count)",
-        ("tests/experiments/scene_text/test_task.py", "tests/experiments/captioning/test_task.py"),
-    ),
-    Mutant(
         "transformer/tasks/axis_labels.py",
         "0 <= link.key < keys)",
         "0 <= link.key <= keys)",
@@ -20,18 +14,6 @@ MUTANTS: tuple[Mutant, ...] = (
         'return jnp.asarray(batch["index"]) >= 0',
         'return jnp.asarray(batch["index"]) > 0',
         ("tests/tasks/test_classification.py", "tests/tasks/test_image_classification.py"),
-    ),
-    Mutant(
-        "transformer/tasks/base_task.py",
-        "if rows % rows_multiple:",
-        "if rows < rows_multiple:",
-        ("tests/tasks/test_training_batches.py", "tests/tasks/test_language_modeling.py"),
-    ),
-    Mutant(
-        "transformer/tasks/classification.py",
-        ".reshape(-1, shape.num_sequences).T.ravel()",
-        ".reshape(-1, shape.num_sequences).ravel()",
-        ("tests/tasks/test_fine_tuning.py", "tests/tasks/test_classification.py"),
     ),
     Mutant(
         "transformer/tasks/classification_metrics.py",
@@ -64,24 +46,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tasks/test_text_generation.py",),
     ),
     Mutant(
-        "transformer/tasks/decoding_config.py",
-        "temperature = 1.0 if self.temperature is None else self.temperature",
-        "temperature = self.temperature or 1.0",
-        ("tests/tasks/test_answers.py", "tests/tasks/test_text_generation.py"),
-    ),
-    Mutant(
-        "transformer/tasks/fine_tuning.py",
-        'metrics["loss"] + weight * metrics["language_model_loss"]',
-        'metrics["loss"] + metrics["language_model_loss"]',
-        ("tests/tasks/test_fine_tuning.py",),
-    ),
-    Mutant(
-        "transformer/tasks/fine_tuning.py",
-        "return jnp.pad(real_SBxT[:, 1:], ((0, 0), (0, 1)))",
-        "return jnp.roll(real_SBxT, -1, axis=1)",
-        ("tests/tasks/test_fine_tuning.py",),
-    ),
-    Mutant(
         "transformer/tasks/generated_task.py",
         '"test", TEST_SEED',
         '"test", VALIDATION_SEED',
@@ -104,18 +68,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "nats_B - smoothing * jnp.mean(log_BxC, axis=-1)",
         "nats_B + smoothing * jnp.mean(log_BxC, axis=-1)",
         ("tests/tasks/test_image_classification.py",),
-    ),
-    Mutant(
-        "transformer/tasks/labeled_text_task.py",
-        "validation.rows[number * num_sequences + place]",
-        "validation.rows[number + place]",
-        ("tests/tasks/test_fine_tuning.py",),
-    ),
-    Mutant(
-        "transformer/tasks/labeled_text_task.py",
-        "at_end=split != self.config.validation_split",
-        "at_end=split == self.config.validation_split",
-        ("tests/tasks/test_classification.py",),
     ),
     Mutant(
         "transformer/tasks/language_modeling.py",
@@ -148,37 +100,10 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tasks/test_losses.py",),
     ),
     Mutant(
-        "transformer/tasks/mask_filling.py",
-        "log_total = jax.nn.logsumexp(logits[..., allowed], axis=-1)",
-        "log_total = jax.nn.logsumexp(logits, axis=-1)",
-        ("tests/tasks/test_answers.py", "tests/tasks/test_masked_lm.py"),
-    ),
-    Mutant(
-        "transformer/tasks/masked_lm.py", "== middle_Bx1 + 1)", "== middle_Bx1)", ("tests/tasks/test_masked_lm.py",)
-    ),
-    Mutant(
-        "transformer/tasks/masked_lm.py",
-        'order = np.argsort(counts, kind="stable")',
-        'order = np.argsort(-counts, kind="stable")',
-        ("tests/tasks/test_masked_lm.py",),
-    ),
-    Mutant(
         "transformer/tasks/masked_lm.py",
         "draw_array(jax.random.uniform, showing,",
         "draw_array(jax.random.uniform, choosing,",
         ("tests/tasks/test_masked_lm_masks.py",),
-    ),
-    Mutant(
-        "transformer/tasks/masked_lm.py",
-        'denominators["pairs" if name.startswith("next_sentence") else "tokens"]',
-        'denominators["tokens"]',
-        ("tests/tasks/test_masked_lm.py",),
-    ),
-    Mutant(
-        "transformer/tasks/permutation_lm.py",
-        'counts_BxP = inputs["predicted"] < inputs["lengths"][:, None]',
-        'counts_BxP = inputs["predicted"] <= inputs["lengths"][:, None]',
-        ("tests/tasks/test_permutation_lm.py",),
     ),
     Mutant(
         "transformer/tasks/question_answering.py",
@@ -205,12 +130,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tasks/test_recurrent_memory.py",),
     ),
     Mutant(
-        "transformer/tasks/sequence_generation_base.py",
-        "[*numbers, END][:steps]",
-        "[*numbers, END][-steps:]",
-        ("tests/tasks/test_training_batches.py",),
-    ),
-    Mutant(
         "transformer/tasks/sequence_level_training.py",
         "larger = jnp.maximum(num_output_ngrams, num_reference_ngrams)",
         "larger = jnp.minimum(num_output_ngrams, num_reference_ngrams)",
@@ -229,39 +148,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tasks/test_sharded_text.py",),
     ),
     Mutant(
-        "transformer/tasks/string_metrics.py",
-        "half_sides_BxTx1 = sides_BxT[..., None] / 2",
-        "half_sides_BxTx1 = sides_BxT[..., None]",
-        ("tests/experiments/scene_text/test_task.py",),
-    ),
-    Mutant(
-        "transformer/tasks/text_data.py",
-        "max(len(document) - length + 1, 0)",
-        "max(len(document) - length, 0)",
-        ("tests/tasks/test_language_modeling.py",),
-    ),
-    Mutant(
-        "transformer/tasks/text_data.py",
-        "np.resize(segment, length)",
-        "np.resize(segment[:-1], length)",
-        ("tests/data/test_repeated_segments.py", "tests/tasks/test_language_modeling.py"),
-    ),
-    Mutant(
         "transformer/tasks/text_data.py",
         '/ max(sums["bytes"], 1) / float(np.log(2))',
         '/ max(sums["bytes"], 1)',
-        ("tests/tasks/test_language_modeling.py",),
-    ),
-    Mutant(
-        "transformer/tasks/text_generation.py",
-        "if length + decoding.max_new_tokens > max_length:",
-        "if length + decoding.max_new_tokens > max_length + 1:",
-        ("tests/tasks/test_answers.py", "tests/tasks/test_text_generation.py"),
-    ),
-    Mutant(
-        "transformer/tasks/text_task_base.py",
-        'return jnp.arange(shape[1])[None] < jnp.asarray(batch["lengths"])[:, None]',
-        'return jnp.arange(shape[1])[None] <= jnp.asarray(batch["lengths"])[:, None]',
         ("tests/tasks/test_language_modeling.py",),
     ),
     Mutant(
@@ -275,18 +164,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "precision, recall = correct / max(num_predicted, 1), correct / max(num_true, 1)",
         "precision, recall = correct / max(num_true, 1), correct / max(num_predicted, 1)",
         ("tests/tasks/test_token_classification.py",),
-    ),
-    Mutant(
-        "transformer/tasks/translation_data.py",
-        "(key_word, query_word) in links.sure",
-        "True",
-        ("tests/tasks/test_translation.py", "tests/tasks/test_axis_labels.py"),
-    ),
-    Mutant(
-        "transformer/tasks/translation_decoding.py",
-        'coverage=make_coverage_penalty(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty)',
-        "coverage=None",
-        ("tests/tasks/test_translation.py", "tests/tasks/test_answers.py"),
     ),
     Mutant(
         "transformer/tasks/translation_metrics.py",
