@@ -69,7 +69,7 @@ def failed_tests(copy: Path, files: Iterable[str]) -> list[str] | None:
     return failures or [f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1][:200]}"]
 
 
-def tests_of(mutant: Mutant) -> tuple[str, ...]:
+def files_to_run(mutant: Mutant) -> tuple[str, ...]:
     """Return the test files that should see a mutant."""
     if mutant.tests:  # what is nearest takes seconds to find
         return mutant.tests
@@ -91,7 +91,7 @@ def plant(mutants: Iterable[Mutant], processes: int) -> dict[str, list[str] | No
                 return
             original = (copy / mutant.file).read_text(encoding="utf-8")
             mutant.apply(copy)
-            results[mutant.name] = failed_tests(copy, tests_of(mutant))
+            results[mutant.name] = failed_tests(copy, files_to_run(mutant))
             (copy / mutant.file).write_text(original, encoding="utf-8")
             print(f"{'seen' if results[mutant.name] else 'NOT SEEN'}  {mutant.name}", flush=True)
 
@@ -113,7 +113,9 @@ def main() -> int:
     arguments = parser.parse_args()
     mutants = all_mutants()
     chosen = [mutant for mutant in mutants if arguments.only in mutant.name]
-    sound = failed_tests(copy_checkout(COPIES / "copy_0"), sorted({name for each in chosen for name in tests_of(each)}))
+    sound = failed_tests(
+        copy_checkout(COPIES / "copy_0"), sorted({name for each in chosen for name in files_to_run(each)})
+    )
     if sound is not None:
         print(f"without a mutant these tests fail already: {', '.join(sound)}", file=sys.stderr)
         return 2

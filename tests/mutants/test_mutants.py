@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.mutant import ROOT, Mutant, all_mutants
-from tests.mutants.run import LEAST_SEEN, RESULTS, tests_of
+from tests.mutants.run import LEAST_SEEN, RESULTS, files_to_run
 
 
 @pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name[:100])
@@ -17,7 +17,7 @@ def test_a_mutant_can_be_planted(mutant: Mutant, tmp_path: Path) -> None:
     mutant.apply(tmp_path)
     for name in mutant.tests:
         assert (ROOT / name).exists(), name
-    assert tests_of(mutant)
+    assert files_to_run(mutant)
 
 
 def test_nearly_all_mutants_are_seen() -> None:
