@@ -237,6 +237,13 @@ def test_an_impossible_run_is_refused_in_one_line(changes: dict, says: str) -> N
 def test_never_means_only_at_the_end() -> None:
     run = from_config(RunConfig, {**RUN, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0})
     assert (run.eval_every, run.maps_every, run.checkpoint_every) == (0, 0, 0)
+    assert run.num_probe_steps == 1
+
+
+@pytest.mark.parametrize(("steps", "maps_every", "count"), [(10, 5, 3), (10, 4, 4), (3, 5, 2)])
+def test_maps_are_of_the_start_their_cadence_and_the_end(steps: int, maps_every: int, count: int) -> None:
+    run = from_config(RunConfig, {**RUN, "steps": steps, "maps_every": maps_every})
+    assert run.num_probe_steps == count
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,6 +108,15 @@ def test_an_activation_with_a_name_that_is_none_is_refused_on_one_device_as_on_m
             with_logical_constraint(x, "batch", "lenght")
 
 
+def test_what_does_not_divide_evenly_is_whole_on_every_device() -> None:
+    here = on_devices(8)
+    axes = here.mesh_axes("batch")
+    assert axes
+    assert here.even_mesh_axes("batch", 16, 8) == axes
+    assert here.even_mesh_axes("batch", 16, 12) == ()
+    assert here.even_partition_spec(("batch", None), (12, 8)) == PartitionSpec(None, None)
+
+
 @pytest.mark.parametrize("count", [None, 1, 8])
 def test_an_activation_has_a_name_for_each_dimension(count: int | None) -> None:
     call = r"^with_logical_constraint\(x, 'batch'\) of an array of shape \(8, 3\): "

@@ -69,6 +69,13 @@ def test_the_parts_of_a_file_have_each_document_once_however_they_are_cut(
         assert all(sum(stop - start for _, start, stop in part) <= part_bytes for part in parts)
 
 
+def test_a_line_is_in_one_of_two_parts_at_whatever_byte_they_meet(tmp_path: Path) -> None:
+    (file,) = describe_files([write_corpus(tmp_path, ".jsonl")])
+    for cut in range(1, file.size):  # also where a line begins
+        parts = [[FileRange(file, 0, cut)], [FileRange(file, cut, file.size)]]
+        assert joined(parts) == [*(text for text in DOCUMENTS if text.strip()), ""]
+
+
 def test_a_text_that_is_cut_has_the_tokens_of_the_whole_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXT[1:].replace("\r\n", "\n")
     path = tmp_path / "a.txt"

@@ -1,5 +1,6 @@
 """No example of a generated set stands in two splits, at the sets' defaults and at small sizes."""
 
+import collections
 import functools
 import itertools
 import re
@@ -14,6 +15,7 @@ from experiments.attention_probes.task import CORPORA
 from experiments.few_shot.data import open_character_set
 from experiments.text_retrieval.data import generate_number_words
 from transformer.config import UserError
+from transformer.data.datasets.example_splits import hash_split
 from transformer.data.datasets.fine_tuning import open_examples
 from transformer.data.datasets.image_datasets import open_image_dataset
 from transformer.data.datasets.question_answering import open_questions
@@ -25,6 +27,12 @@ from transformer.data.labeled_text_batches import LabeledExample
 from transformer.tasks.registry import build_task, task_config
 
 Splits = Mapping[str, Sequence[Hashable]]
+
+
+def test_a_tenth_of_all_texts_is_for_the_test_and_a_twentieth_validates() -> None:
+    counts = collections.Counter(hash_split(f"text {number}") for number in range(20_000))
+    shares = {split: count / counts.total() for split, count in counts.items()}
+    assert shares == pytest.approx({"train": 0.85, "validation": 0.05, "test": 0.1}, abs=0.01)
 
 
 def pairs(name: str) -> Splits:

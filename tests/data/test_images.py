@@ -160,6 +160,17 @@ def test_an_epoch_has_every_image_once_and_a_batch_is_that_of_its_step() -> None
     np.testing.assert_array_equal(plain[1]["index"], [4, 5, -1, -1])
 
 
+def test_a_mixed_image_has_the_labels_of_both_of_its_images() -> None:
+    # Images of one color each tell whose parts they have, and labels are the images' numbers.
+    pixels = np.broadcast_to(np.arange(6, dtype=np.uint8)[:, None, None, None] * 40, (6, 4, 4, 1)).copy()
+    images = LabeledImages(pixels, np.arange(6, dtype=np.int32))
+    batch = ImageBatches(images, rows=6, seed=3, augmentation=Augmentation(mixup=1.0))[0]
+    own, other, share = batch["labels"], batch["others"], batch["share"]
+    color = (batch["image"][:, 0, 0, 0] + 1) * 127.5
+    np.testing.assert_allclose(color, 40 * (share * own + (1 - share) * other), atol=1e-3)
+    assert (own != other).any()
+
+
 def test_an_image_is_augmented_anew_in_every_epoch() -> None:
     batches = ImageBatches(
         LabeledImages(PIXELS[:1], np.zeros(1, np.int32)), rows=1, seed=3, augmentation=Augmentation(crop=2, flip=0.5)

@@ -32,6 +32,16 @@ def opened(name: str, path: Path, data_dir: Path | None = None) -> TextDataset:
     return open_text_dataset(name, data_dir=data_dir and str(data_dir), prepared_dir=str(path / "prepared"))
 
 
+def test_of_text_beside_files_of_a_split_nothing_is_cut_for_that_split(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "novel.txt").write_text("x\n" * 1000)
+    (folder / "test.txt").write_text("y\n")
+    text = opened(str(folder), tmp_path)
+    sizes = {name: sum(map(len, text.split(name))) for name in ("train", "validation", "test")}
+    assert sizes == {"train": 1900, "validation": 100, "test": 2}
+
+
 def test_pythons_documentation_is_there_for_everyone(tmp_path: Path) -> None:
     docs = opened("python_docs", tmp_path)
     assert docs.source_description.startswith("Python 3.")

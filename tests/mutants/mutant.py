@@ -47,5 +47,5 @@ class Mutant:
 
 def all_mutants() -> list[Mutant]:
     """Return the mutants of every module of this folder that has a list of them."""
-    modules = sorted({path.stem for path in Path(__file__).parent.glob("*_mutants.py")} - {"test_mutants"})
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("*_mutants.py") if path.stem != "test_mutants")
     return [mutant for name in modules for mutant in importlib.import_module(f"tests.mutants.{name}").MUTANTS]

@@ -27,8 +27,7 @@ COPIES = ROOT / ".cache" / "mutants"
 LEAST_SEEN = 0.95
 MOST_FAILURES = 3
 SECONDS = 900
-# What pytest exits with where all tests of these files are slow.
-NO_TESTS = 5
+NO_TESTS = 5  # pytest's exit code where it finds none
 
 
 def copy_checkout(folder: Path) -> Path:
@@ -62,15 +61,17 @@ def failed_tests(copy: Path, files: Iterable[str]) -> list[str] | None:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return [f"no end in {SECONDS} s"]
-    if done.returncode in (0, NO_TESTS):
+    if done.returncode == 0:
         return None
+    if done.returncode == NO_TESTS:
+        raise ValueError(f"none of {', '.join(files)} has a test that make test runs: name others")
     failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return failures or [f"exit {done.returncode}: {(done.stdout + done.stderr).strip().splitlines()[-1][:200]}"]
 
 
-def tests_of(mutant: Mutant) -> tuple[str, ...]:
+def files_to_run(mutant: Mutant) -> tuple[str, ...]:
     """Return the test files that should see a mutant."""
-    if mutant.tests:
+    if mutant.tests:  # what is nearest takes seconds to find
         return mutant.tests
     return tuple(name for name in nearest_test_files([mutant.file]) if name != "tests/test_structure.py")
 
@@ -90,7 +91,7 @@ def plant(mutants: Iterable[Mutant], processes: int) -> dict[str, list[str] | No
                 return
             original = (copy / mutant.file).read_text(encoding="utf-8")
             mutant.apply(copy)
-            results[mutant.name] = failed_tests(copy, tests_of(mutant))
+            results[mutant.name] = failed_tests(copy, files_to_run(mutant))
             (copy / mutant.file).write_text(original, encoding="utf-8")
             print(f"{'seen' if results[mutant.name] else 'NOT SEEN'}  {mutant.name}", flush=True)
 
@@ -112,7 +113,9 @@ def main() -> int:
     arguments = parser.parse_args()
     mutants = all_mutants()
     chosen = [mutant for mutant in mutants if arguments.only in mutant.name]
-    sound = failed_tests(copy_checkout(COPIES / "copy_0"), sorted({name for each in chosen for name in tests_of(each)}))
+    sound = failed_tests(
+        copy_checkout(COPIES / "copy_0"), sorted({name for each in chosen for name in files_to_run(each)})
+    )
     if sound is not None:
         print(f"without a mutant these tests fail already: {', '.join(sound)}", file=sys.stderr)
         return 2

@@ -102,8 +102,10 @@ def test_what_this_account_has_begun_it_may_open_again_and_no_other_config(state
     with pytest.raises(UserError, match="outside the run"):
         check_trusted({**own, "seed": 2}, ())
     # Code is asked for all the same: what a module's name leads to depends on where a command is given.
+    code = {**own, "model": {"family": "lab.mine"}}
+    remember_config(code)
     with pytest.raises(UserError, match=r"add --trust=lab\.mine,/somewhere if"):
-        check_trusted({**own, "model": {"family": "lab.mine"}}, ())
+        check_trusted(code, ())
     state.chmod(0o777)
     with pytest.raises(UserError, match="outside the run"):
         check_trusted(own, ())

@@ -266,6 +266,14 @@ def rates(arm: str, slow: Sequence[float | None], fast: Sequence[float | None]) 
     return row(arm, slow, hyperparameters={RATE: 1}) + row(arm, fast, hyperparameters={RATE: 2})
 
 
+def test_a_run_that_a_machine_lost_is_in_no_rate_of_divergence() -> None:
+    cells = row("pre", [None, *PRE[1:]]) + row("post", POST)
+    cells[1] = cells[1]._replace(state="failed", selection_value=None, reported_value=None)
+    runs = arm_of(analyze(spec(), cells, {}), "pre")["run_counts"]
+    assert (runs["all"], runs["ended"], runs["diverged"], runs["failed"]) == (len(PRE), len(PRE) - 1, 1, 1)
+    assert runs["rate"] == pytest.approx(1 / (len(PRE) - 1))
+
+
 def test_a_rate_whose_run_died_of_the_machine_stays_in_tuning_and_its_arm_waits_for_it() -> None:
     """Rate 2 is the best of both; one run of "pre" at it fails, which is nothing that its rate did."""
     study = spec(tuning_grid={RATE: (1, 2)})

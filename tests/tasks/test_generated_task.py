@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.data.batches import VALIDATION_SEED, first_batches
+from transformer.data.batches import TEST_SEED, VALIDATION_SEED, first_batches
 from transformer.models.model import Aux
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
@@ -76,10 +76,10 @@ def test_evaluations_are_means_over_held_out_batches(view: StateView) -> None:
         ("sum", "validation", False),
         ("sum", "test", True),
     ]
-    evaluation = task.evaluations[0]
-    held_out = first_batches(task.training_batches(VALIDATION_SEED), 9, 4)
-    assert len(held_out) == len(evaluation.batches) == 3
-    np.testing.assert_array_equal([batch["x"] for batch in evaluation.batches], [batch["x"] for batch in held_out])
+    for evaluation, seed in zip(task.evaluations, (VALIDATION_SEED, TEST_SEED), strict=True):
+        held_out = first_batches(task.training_batches(seed), 9, 4)
+        assert len(held_out) == len(evaluation.batches) == 3
+        np.testing.assert_array_equal([batch["x"] for batch in evaluation.batches], [batch["x"] for batch in held_out])
     sums, rows = evaluation.step(view, held_out[0], jax.random.key(0))
     assert evaluation.finish(sums, rows).scalars == {"loss": sums["loss"] / 8, "count": 0.5}
 

@@ -62,6 +62,15 @@ def test_the_expected_gradient_is_that_of_the_expected_log_likelihood() -> None:
                 assert mean[place] == pytest.approx(wanted, abs=1e-7)
 
 
+def test_the_reward_is_no_way_for_gradients() -> None:
+    extras = {name: jnp.ones((2, T, 1)) for name in ("attention_log_prob", "attention_entropy")}
+
+    def loss(likelihood: jax.Array) -> jax.Array:
+        return estimate_reinforce_loss(likelihood, jnp.asarray(COUNTS), extras, jnp.float32(-1), 0.1).loss
+
+    assert not jax.grad(loss)(jnp.full((2, T), -2.0)).any()
+
+
 def test_the_baseline_follows_what_a_word_is_worth() -> None:
     counts = jnp.asarray(COUNTS)
     extras = {name: jnp.zeros((2, T, 1)) for name in ("attention_log_prob", "attention_entropy")}

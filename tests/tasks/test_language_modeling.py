@@ -108,6 +108,19 @@ def test_packed_documents_are_counted_by_their_labels(tmp_path: Path) -> None:
     assert {"segments", "positions"} <= set(batch)
 
 
+def test_the_bytes_of_an_evaluation_are_those_of_what_is_predicted(tmp_path: Path) -> None:
+    folder, text = tmp_path / "texts", 3 * "é🙂ab\n"
+    folder.mkdir()
+    for name in ("train", "validation", "test"):
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    task = make_task(folder, tmp_path, "language_modeling", tokenizer="characters", context_length=4, probe_length=4)
+    validation, view = task.evaluations[0], view_of(task, "decoder")
+    step = jax.jit(lambda batch: validation.step(view, batch, jax.random.key(0))[0])
+    sums = [step(batch) for batch in validation.batches]
+    # Of the first character there is no prediction.
+    assert sum(float(each["bytes"]) for each in sums) == len(text[1:].encode())
+
+
 def test_packed_text_is_evaluated_as_it_is_fed_no_row_crossing_documents(tmp_path: Path) -> None:
     task = make_task(
         Path("repeated/num_symbols=8,min_segment_length=3,max_segment_length=5,length=12,train=40,validation=9,test=3"),

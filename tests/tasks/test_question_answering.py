@@ -63,6 +63,15 @@ def test_the_best_span_is_that_of_a_search() -> None:
         assert float(found.no_answer[row]) == pytest.approx(logits_BxTx2[row, begin_B[row]].sum())
 
 
+def test_an_answer_is_as_long_as_is_allowed_and_no_longer() -> None:
+    logits_BxTx2 = np.zeros((1, 6, 2), np.float32)
+    logits_BxTx2[0, 0, 0], logits_BxTx2[0, 3, 1], logits_BxTx2[0, 2, 1] = 5, 5, 4
+    context_BxT, begin_B = np.ones((1, 6), bool), np.zeros(1, int)
+    for max_length, last, score in ((3, 2, 9), (4, 3, 10)):
+        found = best_spans(logits_BxTx2, context_BxT, begin_B, max_length)
+        assert (int(found.first[0]), int(found.last[0]), float(found.score[0])) == (0, last, score)
+
+
 def test_the_loss_is_the_mean_of_both_cross_entropies_without_padding() -> None:
     random = np.random.default_rng(1)
     logits_BxTx2 = random.normal(size=(3, 6, 2)).astype(np.float32)

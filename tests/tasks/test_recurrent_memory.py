@@ -78,6 +78,9 @@ def test_a_row_that_does_not_go_on_where_its_memory_ends_begins_anew() -> None:
     batch = {**source[6], "index": source[6]["index"] + np.array([0, 2], np.int32)}
     mixed, _ = task.prepare_batch(view._replace(task_state=kept), batch, None)
     assert np.asarray(mixed["past"]).tolist() == [4, 0]
+    # A first segment begins anew, also where by chance it stands behind what was read last.
+    first, _ = task.prepare_batch(view._replace(task_state=kept), {**source[6], "past": np.zeros(2, np.int32)}, None)
+    assert np.asarray(first["past"]).tolist() == [0, 0]
     # Another epoch begins anew, wherever the last one ended.
     for step in range(source.batches_per_epoch + 1):
         batch, extra = task.prepare_batch(view._replace(task_state=extra), source[step], None)

@@ -29,8 +29,6 @@ from transformer.tasks.task import StateView
 from transformer.tasks.translation import Translation
 from transformer.tasks.translation_data import TranslationConfig, TranslationSplit, encode_pairs
 
-pytestmark = pytest.mark.slow
-
 
 def counted_gleu(output: list[int], reference: list[int]) -> float:
     """From Counters of n-grams, as the paper's sentence says it."""
@@ -121,9 +119,8 @@ def task_of(expectation: SequenceObjective) -> tuple[Translation, StateView]:
     return task, StateView(model, fresh_variables(model), {}, {}, jnp.int32(0), train=True)
 
 
-@pytest.mark.parametrize(
-    "expectation", [SequenceObjective.REINFORCE, pytest.param(SequenceObjective.MRT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("expectation", [SequenceObjective.REINFORCE, SequenceObjective.MRT])
 def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceObjective) -> None:
     task, view = task_of(expectation)
     given = dict(task.training_batches(seed=1)[0])
@@ -172,6 +169,7 @@ def test_the_loss_is_made_of_the_models_own_translations(expectation: SequenceOb
     assert float(loss) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     task, view = task_of(SequenceObjective.MRT)
     (evaluation,) = (each for each in task.evaluations if each.name == "reward")
@@ -185,6 +183,7 @@ def test_the_reward_of_the_validation_split_is_that_of_its_draws() -> None:
     assert found == {"sample_reward": pytest.approx(np.asarray(prepared["rewards"])[real, 1:].mean(), rel=1e-5)}
 
 
+@pytest.mark.slow
 def test_a_model_whose_attention_draws_is_refused() -> None:
     task, _ = task_of(SequenceObjective.REINFORCE)
     model = build(

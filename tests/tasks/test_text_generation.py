@@ -29,3 +29,9 @@ def test_the_tokens_are_those_of_the_text(chosen: list[int], stops: tuple[str, .
     prompt = tokens_of("say: ")
     continued = _make_continuation(TOKENIZER, "say: ", prompt, chosen, DecodingConfig(stop_sequences=stops))
     assert (continued.text, continued.tokens) == (text, prompt + chosen[:kept])
+
+
+def test_tokens_that_the_tokenizer_does_not_know_are_never_generated() -> None:
+    size = TOKENIZER.vocab_size
+    constraints = DecodingConfig(forbidden_ids=(3,)).constraints(TOKENIZER, size + 2, begins=True)
+    assert sorted(constraints.forbidden_ids) == [3, size, size + 1]

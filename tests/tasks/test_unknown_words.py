@@ -96,7 +96,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def dictionary_file(folder: Path) -> str:
-    lines = [*DICTIONARY.items(), ("Uhu", "another translation")]
+    lines = [*DICTIONARY.items(), *((source, "another translation") for source in DICTIONARY)]  # the first counts
     (folder / "words.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in lines), encoding="utf-8")
     return str(folder / "words.tsv")
 

@@ -12,6 +12,7 @@ from transformer.tasks.translation_metrics import (
     diagonal_links,
     word_attention_weights,
 )
+from transformer.tasks.word_alignment_evaluation import read_alignment_files
 
 
 def test_pieces_of_a_source_word_add_up_and_of_a_target_word_average() -> None:
@@ -113,3 +114,13 @@ def test_published_error_rates(shared_data: Path, pair: str, output: str, percen
     known = published(folder / f"{pair}.gold", start=1)
     found = [set(one.possible) for one in published(folder / output, start=0)]
     assert 100 * alignment_error_rate(found, known) == pytest.approx(percent, abs=0.06)
+
+
+def test_links_may_count_words_from_one(tmp_path: Path) -> None:
+    files = []
+    for name, line in {"source": "a b", "target": "x y z", "links": "1-1 1p3 2-2"}.items():
+        files.append(tmp_path / name)
+        files[-1].write_text(f"{line}\n{line}\n")
+    pair, again = read_alignment_files(*files, first=1)
+    assert pair == again
+    assert pair.word_alignment == WordAlignment(((0, 0), (1, 1)), ((0, 0), (0, 2), (1, 1)))

@@ -42,6 +42,14 @@ def test_the_schema_knows_every_key_of_a_resolved_config_with_its_default():
         assert find_key(tree, key).default == resolved(bare)[key]
 
 
+def test_an_objectives_optimizer_differs_from_the_shared_one_where_it_says_so():
+    own = {"optimizer": {"learning_rate": 1e-3, "beta1": 0.5}, "optimizers": {"critic": {"learning_rate": 1e-4}}}
+    experiment = resolve_config({**BASE, **own})
+    critic, shared = experiment.optimizer_of("critic"), experiment.optimizer_of("actor")
+    assert (critic.learning_rate, critic.beta1) == (1e-4, 0.5)
+    assert (shared.learning_rate, shared.beta1) == (1e-3, 0.5)
+
+
 @pytest.mark.parametrize(
     ("task", "key"),
     [

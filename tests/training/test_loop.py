@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,6 +15,8 @@ from transformer.config import RunConfig
 from transformer.runs.exceptions import RunStopped
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.task import EvaluationReport
+from transformer.training import metric_accumulator
+from transformer.training.driver import ProfiledTrainStep
 from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator
 from transformer.training.step import StepMetrics
@@ -190,6 +194,22 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
 
 
+def test_rates_are_of_the_steps_and_the_seconds_since_the_clock_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(metric_accumulator, "time", SimpleNamespace(perf_counter=lambda: now))
+    accumulator = MetricAccumulator()
+    accumulator.restore_window(6, {"loss": 30.0})  # of a run before: nobody knows how long they took
+    accumulator.start_clock()
+    for step in (7, 8):
+        now += 2
+        accumulator.add_step(StepMetrics({"tokens": np.float32(10)}, {"loss": np.float32(9)}), step)  # type: ignore[dict-item]
+    with accumulator.paused():
+        now += 100
+    assert accumulator.compute_and_reset() == {
+        "loss": (30 + 18) / 8, "steps_per_second": 2 / 4, "tokens_per_second": 20 / 4, "batch_wait": 0
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("at", [4, 5, 6])
 def test_two_steps_in_a_row_that_made_no_update_stop_a_run_that_bears_one(bad: float, at: int) -> None:
@@ -314,3 +334,18 @@ def test_the_host_reads_a_step_only_when_the_next_is_under_way() -> None:
     trial.step = step  # type: ignore[method-assign]
     trial.run(6, log_every=3, eval_every=0, maps_every=0, checkpoint_every=0)
     assert read == [(1, 2), (2, 3), (3, 3), (4, 5), (5, 6), (6, 6)]
+
+
+def test_a_profile_is_of_the_calls_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trial, calls = Trial(), list[Any]()
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder, **_: calls.append(folder))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+
+    def step(state: Count, batch: Mapping[str, np.ndarray], observe: bool = False) -> tuple[Count, StepMetrics]:
+        calls.append(state.step + 1)
+        return trial.step(state, batch, observe)
+
+    profiled, state = ProfiledTrainStep(step, tmp_path, first=3, count=2), Count(0)  # type: ignore[arg-type]
+    for number in range(6):
+        state, _ = profiled(state, {"number": np.array([number])})  # type: ignore[arg-type, assignment]
+    assert calls == [1, 2, str(tmp_path), 3, 4, "stop", 5, 6]

@@ -74,6 +74,8 @@ PARAMETERS = {
     "block/kernel": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
     "block/bias": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
     "norm/scale": jnp.asarray(np.full(2, 2.0, np.float32)),
+    "relative/content": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
+    "relative/position": jnp.asarray(np.full((2, 2), 2.0, np.float32)),
 }
 
 
@@ -93,6 +95,8 @@ def test_weight_decay_leaves_biases_and_norms_alone() -> None:
     np.testing.assert_allclose(updates["block/kernel"], -0.1 * 0.3 * 2.0, rtol=1e-6)
     assert not updates["block/bias"].any()  # a stack of biases has two dimensions too
     assert not updates["norm/scale"].any()
+    assert not updates["relative/content"].any()  # the biases of Transformer-XL's scores
+    assert not updates["relative/position"].any()
 
 
 @pytest.mark.parametrize(("norm", "kept"), [(10.0, 0.5), (0.5, 0.5), (0.2, 0.2)])

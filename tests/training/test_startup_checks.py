@@ -150,8 +150,8 @@ FAULTS: dict[str, tuple[Callable[[], tuple[Any, Model]], str]] = {
         r"has 4 examples, but Task.axis_labels describes 2",
     ),
     "an axis of another size": (
-        lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, num_positions=9)))),
-        r"has 4 positions of 'memory', but the axis names 9",
+        lambda: (altered(), with_sites(site(key=dataclasses.replace(SLOTS, num_positions=5)))),
+        r"has 4 positions of 'memory', but the axis names 5",
     ),
     "gold alignments of another site": (
         lambda: (altered(axis_labels=lambda sites: linked("decoder/cross", GoldAlignment(0, 0, True))), toy_model()),

@@ -167,6 +167,14 @@ def test_three_steps_of_adam_are_numpys() -> None:
     np.testing.assert_allclose([*new_w, new_b], parameters, atol=2e-6)
 
 
+def test_the_reported_learning_rate_is_that_of_the_update() -> None:
+    rising = dataclasses.replace(SGD, warmup_steps=4)
+    _, _, found = steps(Regression(), [batch_of(0), batch_of(1)], rising)
+    for number, values in enumerate(map(numbers, found), start=1):
+        assert values["learning_rate"] == pytest.approx(0.1 * number / 4)
+        assert values["update_norm"] == pytest.approx(values["learning_rate"] * values["gradient_norm"], rel=1e-5)
+
+
 def test_microbatches_of_uneven_token_counts_make_the_large_batch() -> None:
     batches = [batch_of(0), batch_of(1)]
     _, large, of_large = steps(Regression(), batches)
@@ -267,9 +275,45 @@ def test_every_micro_batch_draws_by_a_key_of_its_own() -> None:
     assert 4 * sums["square"] > 1.01 * sums["draw"] ** 2
 
 
+class Multiplying(Regression):
+    """The regression with the product of the first and the last row's number, which tells who shares a microbatch."""
+
+    def loss(self, view: StateView, batch: Any, denominators: Any, key: Any) -> tuple[Any, LossAux]:
+        loss, aux = super().loss(view, batch, denominators, key)
+        return loss, aux._replace(metrics={**aux.metrics, "product": batch["number"][0] * batch["number"][-1]})
+
+
+def test_every_micro_batch_has_rows_of_every_part_of_the_batch() -> None:
+    batch = {**batch_of(0), "number": np.arange(ROWS, dtype=np.float32)}
+    _, _, (metrics,) = steps(Multiplying(), [batch], num_microbatches=4)
+    # Rows 0 and 4, 1 and 5 ...: of two devices with half of the rows each, both have one of every microbatch.
+    assert numbers(metrics)["product"] == sum(row * (row + 4) for row in range(4))
+
+
 def test_a_batch_that_cannot_be_cut_says_so() -> None:
     with pytest.raises(ValueError, match="8 rows cannot be cut into num_microbatches=3"):
         steps(Regression(), [batch_of(0)], num_microbatches=3)
+
+
+class KeyedLine(Line):
+    """The line, whose state is the key that it was drawn by."""
+
+    def init(self, key: Any) -> Variables:
+        return super().init(key)._replace(state={"key": jax.random.key_data(key)})
+
+
+class KeyedRegression(Regression):
+    """The regression, whose extra is the key that it may be drawn by."""
+
+    def init_task_state(self, view: StateView, key: Any) -> dict[str, Any]:
+        return {"key": jax.random.key_data(key)}
+
+
+def test_the_first_task_state_is_drawn_by_another_key_than_the_parameters() -> None:
+    made = optimizers(KeyedRegression(), SGD)
+    hyper = dict.fromkeys(made, hyperparameters(SGD))
+    state = init_state(KeyedLine(), KeyedRegression(), made, {}, hyper, jax.random.key(1))  # type: ignore[arg-type]
+    assert (state.variables.state["key"] != state.task_state["key"]).any()
 
 
 def test_what_no_objective_trains_keeps_its_bits() -> None:

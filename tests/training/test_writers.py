@@ -21,10 +21,10 @@ from transformer.config import UserError
 from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps, resolution_levels
 from transformer.maps.head_grid_image import render_head_grid
-from transformer.runs.jsonl_reading import read_records
+from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.storage.storage import DirectoryLost
 from transformer.training.writers.console import ConsoleWriter, LogWriter
-from transformer.training.writers.jsonl import MetricsWriter
+from transformer.training.writers.jsonl import HeadStatisticsWriter, MetricsWriter
 from transformer.training.writers.map_writer import BackgroundMapWriter
 from transformer.training.writers.tensorboard import TensorBoardWriter
 from transformer.training.writers.writer import (
@@ -67,6 +67,16 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path):
     file.write(Metrics(1, "train", {"a": float("nan"), "b": float("inf"), "c": -np.inf, "d": 1.0}))
     file.close()
     assert read_records(tmp_path / "m") == [{"step": 1, "split": "train", "a": None, "b": None, "c": None, "d": 1.0}]
+
+
+def test_statistics_of_heads_have_the_figures_that_float32_has(tmp_path: Path):
+    writer = HeadStatisticsWriter(tmp_path / "heads.jsonl")
+    writer.write(HeadStatistics(3, {"decoder/self": {"entropy": np.array([[1 / 3, np.nan], [2.0, 1e-7]], np.float32)}}))
+    writer.close()
+    rows = [[0.3333333, None], [2.0, 1e-7]]
+    assert read_records(tmp_path / "heads.jsonl", HEAD_RECORDS) == [
+        {"step": 3, "site": "decoder/self", "entropy": rows}
+    ]
 
 
 def test_a_metric_cannot_hide_the_step(tmp_path: Path):
@@ -165,13 +175,14 @@ def test_plain_lines_without_a_terminal(tmp_path: Path):
         console = ConsoleWriter(3000, stream)
         console.write(Metrics(400, "train", values))
         console.write(Progress(401, 3000))
-        console.write(Metrics(1000, "validation", {**values, "loss": float("nan")}))
+        console.write(Metrics(1000, "validation", {**values, "loss": float("nan"), "tokens_per_second": 2.5e6}))
         console.write(Samples(1000, "validation", [{"source": "[red]one[/red]", "output": "eins"}]))
         console.close()
     shown = (tmp_path / "output").read_text()
     train, validation, *samples = shown.splitlines()
     assert " ".join(train.split()) == "step 400/3000 train loss 2.134 lr 3.1e-04 tokens/s 8.2k mfu 31%"
     assert validation.split()[3:5] == ["loss", "nan"]
+    assert "tokens/s 2.5M" in " ".join(validation.split())
     for label in ("loss", "lr", "tokens/s", "mfu"):
         assert train.index(label) == validation.index(label)
     assert samples == ["  source: [red]one[/red]  output: eins"]

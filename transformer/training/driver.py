@@ -337,7 +337,7 @@ class ProfiledTrainStep:
 
     def __init__(self, step: TrainStep, directory: Path, *, first: int = 10, count: int = 5):
         self._step, self._directory = step, directory
-        self._first, self._last = first, first + count
+        self._first, self._last = first, first + count - 1
         self._calls = 0
 
     def __call__(self, state: TrainState, batch: Batch, observe: bool = False) -> tuple[TrainState, StepMetrics]:
