@@ -36,8 +36,6 @@ QUICK = (
     "llama/token_classes",
     "llama/none",
     "qwen3/span",
-    "opt/classes",
-    "electra/classes",
     "vit/none",
     "xlnet/none",
     "marian/none",
