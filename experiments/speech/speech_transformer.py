@@ -17,6 +17,7 @@ from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule
 from transformer.layers.transformer_block import Block, BlockAux, scan_blocks, stack_by_layer
 from transformer.layers.transformer_config import check_ring_attention
+from transformer.models import encoder_decoder
 from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder, EncoderDecoderConfig
 from transformer.models.model import Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
@@ -109,11 +110,12 @@ class SpeechTransformer(EncoderDecoder):
 
 
 def check_task(config: SpeechTransformerConfig, interface: TaskInterface) -> None:
-    """Check that a task's audio and targets have no more positions than the model.
+    """Check that a task's audio and targets have no more positions than the model, which has the head of tokens.
 
     Raises:
-        UserError: If they have.
+        UserError: If they have, or it has not.
     """
+    encoder_decoder.check_task(config, interface)
     samples, steps = (interface.inputs[name].shape[1] for name in ("sound", "target"))
     for name, count in (("sound", config.encoded_length(samples)), ("target", steps)):
         if count > config.max_length:

@@ -101,6 +101,10 @@ def test_of_types_that_express_a_model_the_first_is_written(tmp_path: Path) -> N
     assert write_model_folder(tmp_path / "first", model, foreign.read_params()).model_type == "roberta"
     chosen = write_model_folder(tmp_path / "chosen", model, foreign.read_params(), model_type="camembert")
     assert chosen.model_type == "camembert"
+    for preferred, expected in (("camembert", "camembert"), ("distilbert", "roberta")):
+        folder = tmp_path / preferred
+        written = write_model_folder(folder, model, foreign.read_params(), preferred_type=preferred)
+        assert written.model_type == expected
     with pytest.raises(UserError, match=r"the nearest is distilbert: "):
         write_model_folder(tmp_path / "none", model, foreign.read_params(), model_type="distilbert")
 

@@ -170,6 +170,7 @@ def write_model_folder(
     tokens: Mapping[str, int | None] | None = None,
     keys: Mapping[str, Any] | None = None,
     model_type: str | None = None,
+    preferred_type: str | None = None,
 ) -> ConversionSpec:
     """Write config.json and model.safetensors of a model of ours into a new folder.
 
@@ -180,6 +181,7 @@ def write_model_folder(
         tokens: Special tokens by key of config.json, such as `pad_token_id`.
         keys: Further keys of config.json.
         model_type: The `model_type` to write; None for the first that can express the model.
+        preferred_type: The `model_type` to write if it can express the model.
 
     Returns:
         The conversion spec that was used.
@@ -188,7 +190,7 @@ def write_model_folder(
         UserError: If no Hugging Face architecture can express the model (says what the nearest lacks), if it fixes a
             special token that differs from that in `tokens`, or if the folder is not empty.
     """
-    family, config, plan = find_conversion(model, params, model_type)
+    family, config, plan = find_conversion(model, params, model_type, preferred_type)
     config |= {"dtype": str(np.asarray(next(iter(leaves_by_path(params).values()))).dtype), **(keys or {})}
     for name, number in (tokens or {}).items():
         if config.get(name, number) != number:
@@ -214,7 +216,7 @@ def write_model_folder(
 
 
 def find_conversion(
-    model: Any, params: PyTree, model_type: str | None = None
+    model: Any, params: PyTree, model_type: str | None = None, preferred_type: str | None = None
 ) -> tuple[ConversionSpec, Config, list[PlannedTensor]]:
     """Find the Hugging Face architecture that expresses a model of ours.
 
@@ -222,6 +224,7 @@ def find_conversion(
         model: The config of the model.
         params: Its parameters, or their shapes.
         model_type: The only `model_type` to be considered; None for all.
+        preferred_type: The `model_type` to be considered first.
 
     Returns:
         The conversion spec, the content of config.json, and the plan of the tensors.
@@ -231,7 +234,7 @@ def find_conversion(
     """
     shapes, name = parameter_shapes(params), registry.family_name(model)
     refusals: list[InexpressibleModelError] = []
-    for family in CONVERSIONS.values():
+    for family in sorted(CONVERSIONS.values(), key=lambda family: family.model_type != preferred_type):
         if family.model_family != name or model_type not in (None, family.model_type):
             continue
         try:

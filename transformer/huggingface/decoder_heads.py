@@ -139,8 +139,8 @@ def _restore_config(spec: ConversionSpec, architectures: Mapping[str, str], conf
     head, classes = config["head"], config["num_labels"]
     if head == "next_tokens" and classes:
         raise UserError(
-            f"config.model.head=next_tokens has a head of {classes} classes beside that of next tokens, which no class "
-            "has both: the run would have to be of config.model.head=classes"
+            f"config.model.head=next_tokens with {classes} classes is two heads, and no class has both: fine-tune with "
+            "config.model.head=classes"
         )
     if head not in ("next_tokens", *architectures):
         raise UserError(f"config.model.head={head} is none of {', '.join(('next_tokens', *architectures))}")

@@ -488,19 +488,28 @@ def export_to_huggingface(
     model, params = merge_lora(experiment.model, params)
     if model is not experiment.model:
         notes.append(f"what LoRA learned, of rank {experiment.model.lora.rank}, is merged into the matrices beside it")
+    # An imported run goes out as it came in, if another type could express it, too.
+    preferred_type = (directory.facts().get("converted") or {}).get("model_type")
     if isinstance(saved_preprocessor, ImageSpec):
         height, width, channels = saved_preprocessor.shape
         if height != width:
             raise UserError(f"{workdir} has images of {width} x {height} pixels: Hugging Face's are square")
         with atomic_output_folder(target, "--save_pretrained"):
-            family = write_model_folder(target, model, params, keys=class_name_keys(saved_preprocessor.classes))
+            keys = class_name_keys(saved_preprocessor.classes)
+            family = write_model_folder(target, model, params, keys=keys, preferred_type=preferred_type)
             content = preprocessor.preprocessor_config(family.model_type, height, experiment.task, channels)
             write_json(target / preprocessor.FILE, content)
     else:
         keys = class_name_keys(interface.class_names) if len(interface.class_names) > 1 else {}
+        if (
+            registry.family_name(model) == "decoder"
+            and model.head.value == "classes"
+            and saved_preprocessor.pad_id is None
+        ):
+            notes.append("the tokenizer has no padding token, without which transformers classifies one text at a time")
         with atomic_output_folder(target, "--save_pretrained"):
             tokens = _token_keys(experiment, saved_preprocessor)
-            family = write_model_folder(target, model, params, tokens, keys)
+            family = write_model_folder(target, model, params, tokens, keys, preferred_type=preferred_type)
             _write_tokenizer(directory.path, target, saved_preprocessor, experiment.model.max_length, family.model_type)
             task = experiment.task
             if decoding := getattr(task, "decoding", None):
