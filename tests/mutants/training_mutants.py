@@ -113,7 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/training/optimizer.py",
-        'not in ("bias", "scale", "content", "position")',
+        'not in ("bias", "scale", "content", "position", "sinks")',
         'not in ("bias", "scale", "content")',
         ("tests/training/test_optimizer.py",),
     ),
