@@ -14,10 +14,6 @@ from pathlib import Path
 # All of this must be said before jax or the package is imported anywhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-# Programs that run once or twice are not worth LLVM's optimizations, which take longer than they save: compiling takes
-# half as long without. tests/attention/test_attention_at_default_optimization.py compiles as users do.
-if os.environ["JAX_PLATFORMS"] == "cpu":
-    os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
