@@ -48,6 +48,10 @@ class ConvertArguments(Arguments):
     batch_size: int | None = flag("texts in a batch (default: 16)", needs=("from_pretrained",))
     steps: int | None = flag("training steps (default: 1000)", needs=("from_pretrained",))
     learning_rate: float | None = flag("the peak learning rate (default: 5e-5)", needs=("from_pretrained",))
+    dtype: str | None = flag(
+        "the type in which parameters are stored, such as bfloat16 for half the memory (default: float32)",
+        needs=("from_pretrained",),
+    )
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class ConvertArguments(Arguments):
             "batch_size": self.batch_size,
             "steps": self.steps,
             "learning_rate": self.learning_rate,
+            "dtype": self.dtype,
         }
         return {name: value for name, value in options.items() if value is not None}
 

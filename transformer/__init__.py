@@ -64,7 +64,9 @@ __all__ = [
 ]
 
 
-def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> "LoadedModel":
+def load(
+    source: str | Path, *, step: int | None = None, trust: Collection[str] = (), dtype: str | None = None
+) -> "LoadedModel":
     """Load a model to look at its attention.
 
     Args:
@@ -72,6 +74,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
             folder is run.
         step: The step of a run's checkpoint; by default the newest valid one.
         trust: Dotted paths of your own modules that the run's config may name.
+        dtype: The type in which a published model is stored and computes: "float32", "bfloat16" or "float16".
 
     Raises:
         UserError: If `source` is neither, or its model cannot be read.
@@ -87,7 +90,7 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     """
     from transformer.interpret.load import load
 
-    return load(source, step=step, trust=trust)
+    return load(source, step=step, trust=trust, dtype=dtype)
 
 
 def train(config: "ConfigDict | Mapping[str, Any] | ExperimentConfig", workdir: str | Path) -> "RunDirectory":

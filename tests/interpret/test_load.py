@@ -16,6 +16,7 @@ from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.interpret.load import LoadedModel
 from transformer.interpret.named_maps import AttentionMaps
+from transformer.models.model import leaves_by_path
 from transformer.tasks.translation_decoding import encode_pair_inputs
 
 TEXTS = {"gpt2": ("the qu 🙂 the",), "bert": ("The [MASK] jumping!",), "t5": ("the fox", "der Fuchs")}
@@ -75,6 +76,19 @@ def test_the_maps_are_those_of_the_published_weights(
     np.testing.assert_allclose(
         read["gpt2"]["decoder/self"][0].weights[0], weights / weights.sum(-1, keepdims=True), atol=2e-5
     )
+
+
+def test_a_published_model_is_stored_in_half_the_memory(
+    folders: dict[str, Path], models: dict[str, LoadedModel], read: dict[str, AttentionMaps]
+) -> None:
+    halved = transformer.load(folders["gpt2"], dtype="bfloat16")
+    for path, leaf in leaves_by_path(halved.variables.params).items():
+        assert leaf.dtype == "bfloat16"
+        np.testing.assert_array_equal(leaf, leaves_by_path(models["gpt2"].variables.params)[path].astype("bfloat16"))
+    weights = halved.run_with_maps(*TEXTS["gpt2"])["decoder/self"].weights
+    np.testing.assert_allclose(weights, read["gpt2"]["decoder/self"].weights, atol=0.02)
+    with pytest.raises(UserError, match="dtype=int8 is none of float32, bfloat16, float16"):
+        transformer.load(folders["gpt2"], dtype="int8")
 
 
 def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(

@@ -146,6 +146,21 @@ def test_a_language_model_comes_in_speaks_and_goes_out(
     assert "no checkpoint of step 7" in absent
 
 
+def test_a_model_is_imported_in_half_the_memory(tmp_path: Path, data: Path) -> None:
+    source, run = publish("gpt2", tmp_path / "in"), tmp_path / "run"
+    words = (f"--dataset={data}", "--context_length=12", "--batch_size=2", "--dtype=bfloat16")
+    assert call(convert, f"--from_pretrained={source}", f"--workdir={run}", *words) == 0
+    assert RunDirectory(run).config()["precision"] == {
+        "parameters": "bfloat16",
+        "compute": "bfloat16",
+        "logits": "float32",
+    }
+    with Checkpoints.open_read_only(run / "checkpoints") as checkpoints:
+        stored = checkpoints.read(0).leaves
+    parameters = [leaf for name, leaf in stored.items() if name.startswith("variables/params/")]
+    assert {str(leaf.dtype) for leaf in parameters} == {"bfloat16"}
+
+
 @pytest.mark.slow
 def test_a_text_ends_with_each_end_token_of_the_folder_which_go_out_again(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]

@@ -201,7 +201,9 @@ class LoadedModel:
         return f"<p><b>{html.escape(self.name)}</b>: {summary}; {calls}</p>{table}"
 
 
-def load(source: str | Path, *, step: int | None = None, trust: Collection[str] = ()) -> LoadedModel:
+def load(
+    source: str | Path, *, step: int | None = None, trust: Collection[str] = (), dtype: str | None = None
+) -> LoadedModel:
     """Load the model of a run directory or of a Hugging Face model folder.
 
     A model folder has config.json, model.safetensors and, for a model of texts, a tokenizer. Nothing is downloaded, and
@@ -212,13 +214,15 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
         source: The run directory or model folder.
         step: The training step of the run's checkpoint, by default the newest undamaged one.
         trust: Dotted paths of your own modules that the run's config may name as code.
+        dtype: The type in which a published model is stored and computes, such as "bfloat16" for half the memory; by
+            default "float32". A run has the precision of its config.
 
     Returns:
         The loaded model.
 
     Raises:
         UserError: If the folder holds neither a run nor a model that can be read, `step` is given for a published
-            model, or the task of the run reads no texts.
+            model or `dtype` for a run, or the task of the run reads no texts.
 
     Example:
         ```python
@@ -234,22 +238,23 @@ def load(source: str | Path, *, step: int | None = None, trust: Collection[str] 
     if "model_type" not in config:
         if "task" not in config:
             raise UserError(f"{source} is neither a run nor a published model: its config.json has no model_type")
+        if dtype is not None:
+            raise UserError(f"dtype={dtype} is of published models: {source} is a run, whose config has its precision")
         return _load_run(folder, step, trust)
     if step is not None:
         raise UserError(f"step={step} is of a run's checkpoints: {source} is a published model, which has none")
-    return _load_published(folder)
+    return _load_published(folder, dtype or "float32")
 
 
 def _as_tuple(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-def _load_published(folder: Path) -> LoadedModel:
-    imported = open_model_folder(folder)
+def _load_published(folder: Path, dtype: str) -> LoadedModel:
+    options = FineTuningOptions(dtype=dtype)
+    imported = open_model_folder(folder, dtype)
     preprocessor = load_preprocessing(folder, imported)
-    experiment = resolve_config(
-        fine_tuning_config(imported, preprocessor, FineTuningOptions(), name=folder.resolve().name)
-    )
+    experiment = resolve_config(fine_tuning_config(imported, preprocessor, options, name=folder.resolve().name))
     model = _build_model(experiment, preprocessor)
     params = jax.tree.map(jax.numpy.asarray, imported.read_params())
     state = model.functional.bind(params).initial_state(jax.random.key(0))

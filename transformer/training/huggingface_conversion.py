@@ -65,6 +65,9 @@ TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification
 FINE_TUNED_FAMILIES = ("decoder", "encoder", "xlnet")
 """The families that are fine-tuned on texts of one's own."""
 
+IMPORTED_DTYPES = ("float32", "bfloat16", "float16")
+"""The types in which the parameters of an imported model can be stored."""
+
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
 
@@ -121,9 +124,10 @@ class FineTuningOptions:
         steps: The number of training steps.
         learning_rate: The learning rate.
         seed: The seed of the run.
+        dtype: The type in which parameters are stored and computed with.
 
     Raises:
-        UserError: If the batch size or the context length is too small.
+        UserError: If the batch size or the context length is too small, or the type is none of `IMPORTED_DTYPES`.
     """
 
     dataset: str | None = None
@@ -136,12 +140,15 @@ class FineTuningOptions:
     steps: int = 1000
     learning_rate: float = 5e-5
     seed: int = 0
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UserError(f"--batch_size={self.batch_size} must be at least 1")
         if self.context_length < 2:
             raise UserError(f"--context_length={self.context_length} must be at least 2 tokens")
+        if self.dtype not in IMPORTED_DTYPES:
+            raise UserError(f"dtype={self.dtype} is none of {', '.join(IMPORTED_DTYPES)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +182,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     # A refused start leaves a lock file, which does not count.
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
-    imported = open_model_folder(source)
+    imported = open_model_folder(source, fine_tuning.dtype)
     preprocessing = load_preprocessing(source, imported)
     if isinstance(preprocessing, ImageSpec):
         imported = imported._replace(model={**imported.model, "add_pooling_layer": False})
@@ -366,6 +373,7 @@ def fine_tuning_config(
         "steps": fine_tuning.steps,
         "task": task,
         "model": imported.model,
+        "precision": {"parameters": fine_tuning.dtype, "compute": fine_tuning.dtype},
         # A schedule without an end allows more steps later.
         "optimizer": {
             "algorithm": "adamw",

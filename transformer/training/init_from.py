@@ -237,7 +237,9 @@ def plan_initialization(
     Raises:
         UserError: If the source is missing or unreadable, or does not fit the model under the rules.
     """
-    source = open_init_source(config, workdir)
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(abstract.params)}
+    # In one type a published model takes no more memory than its parameters will.
+    source = open_init_source(config, workdir, dtypes.pop() if len(dtypes) == 1 else "float32")
     plan = plan_parameters(
         _targets(model, abstract),
         source.leaves,
@@ -311,12 +313,13 @@ def _tokenizer_loader(path: Path) -> Callable[[], Tokenizer] | None:
     return functools.partial(load_tokenizer, path) if has_tokenizer(path) else None
 
 
-def open_init_source(config: InitializeFromConfig, workdir: Path | None) -> InitSource:
+def open_init_source(config: InitializeFromConfig, workdir: Path | None, dtype: str = "float32") -> InitSource:
     """Open the run directory or folder that the config names; no array is read.
 
     Args:
         config: The source.
         workdir: The new run's directory, if there is one.
+        dtype: The type in which the arrays of a published model are read; those of a run have their own.
 
     Raises:
         UserError: If the source is missing, unreadable or `workdir` itself, or lacks the step or the average.
@@ -329,7 +332,7 @@ def open_init_source(config: InitializeFromConfig, workdir: Path | None) -> Init
             raise UserError(
                 f"config.initialize_from.{key}={option!r} is of runs: {config.run} is a published model, which has none"
             )
-    return _source_of_folder(path, config.run)
+    return _source_of_folder(path, config.run, dtype)
 
 
 def find_source(run: str, workdir: Path | None) -> Path:
@@ -441,12 +444,12 @@ def _notes_of_run(path: Path, workdir: Path | None) -> tuple[str, ...]:
     return (f"{path} has another tokenizer (config.initialize_from.copy_tokenizer=True brings it along)",)
 
 
-def _source_of_folder(path: Path, run: str) -> InitSource:
+def _source_of_folder(path: Path, run: str, dtype: str) -> InitSource:
     from transformer.huggingface.convert import open_model_folder  # which few runs need, and which takes a while
     from transformer.huggingface.fine_tuned_heads import output_names
 
     try:
-        published = open_model_folder(path)
+        published = open_model_folder(path, dtype)
     except UserError as error:
         raise UserError(f"config.initialize_from.run: {error}") from error
     arrays: dict[str, np.ndarray] = {}
@@ -457,7 +460,7 @@ def _source_of_folder(path: Path, run: str) -> InitSource:
         return {source: _placed_array(arrays[source], leaf) for source, leaf in requests.items()}
 
     leaves = {
-        name: ArrayInfo(tuple(leaf.shape), "float32") for name, leaf in leaves_by_path(published.param_shapes).items()
+        name: ArrayInfo(tuple(leaf.shape), dtype) for name, leaf in leaves_by_path(published.param_shapes).items()
     }
     reads_images = "image" in published.interface.inputs
     return InitSource(
