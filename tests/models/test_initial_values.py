@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from tests.models.architecture_variants import build
+from tests.models.test_recurrent_encoder_decoder import INTERFACE, tiny
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import Biases, NormPlacement
-from transformer.models.model import leaves_by_path
+from transformer.models import registry
+from transformer.models.model import Model, leaves_by_path
 
 
 def initial_values(family: str, **options: Any) -> dict[str, np.ndarray]:
@@ -39,3 +42,19 @@ def test_other_seeds_and_other_places_have_other_values() -> None:
     matrices = [leaf for path, leaf in values.items() if path.endswith(("kernel", "table"))]
     drawn = np.concatenate([leaf.ravel() for leaf in matrices])
     assert len(np.unique(drawn)) > 0.9 * len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("model", "has_state"),
+    [
+        (build("decoder")[0], False),
+        (registry.build(tiny(scheduled_sampling=0.5, scheduled_sampling_steps=1), INTERFACE, Precision()), True),
+    ],
+    ids=["without state", "with state"],
+)
+def test_the_shapes_of_variables_are_those_of_what_is_initialized(model: Model, has_state: bool) -> None:
+    shapes, initialized = model.shapes(), jax.eval_shape(model.init, jax.random.key(0))
+    assert bool(jax.tree.leaves(shapes.state)) == has_state
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), initialized
+    )
