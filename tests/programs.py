@@ -1,4 +1,4 @@
-"""A model's pure functions as one program each: run operation by operation, every operation is compiled by itself."""
+"""Pure functions of models and layers as one program each: run by itself, every operation is compiled by itself."""
 
 import functools
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from transformer.layers.functional_module import FunctionalModule
 from transformer.models.model import Cache, Inputs, Model, PyTree, Variables
 
 
@@ -19,6 +20,12 @@ def apply(model: Model, variables: Variables, inputs: Inputs, **options: Any) ->
 def init_cache(model: Model, variables: Variables, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Any]:
     """What model.init_cache gives."""
     return model.init_cache(variables, inputs, num_beams=num_beams, length=length)
+
+
+@functools.partial(jax.jit, static_argnames=("module", "method", "capture"))
+def call(module: FunctionalModule, params: PyTree, *inputs: Any, method: str = "__call__", **options: Any) -> Any:
+    """What the module with these parameters gives, or a method of it."""
+    return getattr(module.bind(params), method)(*inputs, **options)
 
 
 def initial(init: Callable[[Any], PyTree], seed: int = 0) -> Any:

@@ -1,6 +1,7 @@
 """attend() against NumPy float64: values, gradients, masks, heads, types and what is captured."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -302,6 +303,13 @@ def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> N
     assert change(x, x[:, order], Mask(causal=True)) >= 1e-1
 
 
+@functools.cache
+def wide_arrays() -> tuple[np.ndarray, ...]:
+    """A query and 64 keys of 256 features, 500 times."""
+    normal = np.random.default_rng(0).normal
+    return tuple(normal(size=(500, length, 1, 256)).astype(np.float32) for length in (1, 64))
+
+
 @each_backend
 @pytest.mark.parametrize(
     ("score", "largest"), [pytest.param(Score.DOT, 0.900, marks=pytest.mark.slow), (Score.SCALED_DOT, 0.107)]
@@ -309,8 +317,7 @@ def test_a_permutation_of_the_inputs_permutes_the_outputs(backend: Backend) -> N
 def test_unscaled_products_of_many_dimensions_saturate_the_softmax(
     score: Score, largest: float, backend: Backend
 ) -> None:
-    normal = np.random.default_rng(0).normal
-    q, k = (normal(size=(500, length, 1, 256)).astype(np.float32) for length in (1, 64))
+    q, k = wide_arrays()
     weights = np.asarray(output_and_weights(q, k, k, Mask(), AttentionSpec(score, backend=backend))[1])
     assert float(weights.max(-1).mean()) == pytest.approx(largest, abs=0.02)
 

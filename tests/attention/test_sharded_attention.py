@@ -167,7 +167,8 @@ def program(case: Case, here: Placement | None, capture: Capture | None) -> Call
 def inputs_of(case: Case) -> tuple[Any, Mask, Any]:
     arrays = support.arrays_of(case.cell.combination, case.sizes)
     mask = support.mask_of(support.facts_of(case.cell.combination, case.sizes))
-    return jax.device_put((arrays, mask, cotangents_of(case.sizes).output))
+    # Of NumPy: arrays that lie on one device would be divided by a program each.
+    return arrays, mask, cotangents_of(case.sizes).output
 
 
 def placement_of(case: Case) -> Placement:

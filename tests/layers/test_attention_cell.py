@@ -165,18 +165,27 @@ def test_beams_as_queries_are_a_tiled_memory(case: Case) -> None:
     with jax.enable_x64(True):
         arguments = jnp.asarray(memory), jnp.asarray(LENGTHS)
         of_beams = jax.jit(read)(jnp.asarray(query), *arguments)
-        tiled = jax.jit(read)(jnp.asarray(query), *repeat_per_beam(arguments, num_beams))
+        repeated = (np.repeat(memory, num_beams, axis=0), np.repeat(LENGTHS, num_beams))
+        tiled = jax.jit(read)(jnp.asarray(query), *map(jnp.asarray, repeated))
     jax.tree.map(close, of_beams, tiled)
     answer = expected(case, weights, query.reshape(B, num_beams, WIDTH), memory, LENGTHS)
     close(of_beams[0], answer.output.reshape(B * num_beams, -1))
 
 
 def test_rows_are_examples_by_beams() -> None:
-    rows = jnp.arange(12).reshape(6, 2)
-    np.testing.assert_array_equal(unflatten_beam_axis(rows, 3)[1], [[4, 5], [6, 7]])
-    np.testing.assert_array_equal(flatten_beam_axis(unflatten_beam_axis(rows, 3)), rows)
-    np.testing.assert_array_equal(repeat_per_beam(jnp.array([7, 8]), 2), [7, 7, 8, 8])
-    np.testing.assert_array_equal(repeat_per_beam({"a": rows[:2]}, 2, axis=1)["a"], [[0, 0, 1, 1], [2, 2, 3, 3]])
+    rows = jax.device_put(np.arange(12).reshape(6, 2))
+
+    @jax.jit
+    def every_change(rows: jax.Array, two: jax.Array) -> tuple[jax.Array, ...]:
+        by_example = unflatten_beam_axis(rows, 3)
+        repeated = repeat_per_beam(two, 2), repeat_per_beam({"a": rows[:2]}, 2, axis=1)["a"]
+        return by_example[1], flatten_beam_axis(by_example), *repeated
+
+    second, flat, repeated, repeated_columns = every_change(rows, np.array([7, 8]))
+    np.testing.assert_array_equal(second, [[4, 5], [6, 7]])
+    np.testing.assert_array_equal(flat, rows)
+    np.testing.assert_array_equal(repeated, [7, 7, 8, 8])
+    np.testing.assert_array_equal(repeated_columns, [[0, 0, 1, 1], [2, 2, 3, 3]])
     with pytest.raises(ValueError, match="6 rows are no whole number of beams for each of 4 examples"):
         unflatten_beam_axis(rows, 4)
 
@@ -390,7 +399,7 @@ def test_nothing_is_kept_of_the_steps_unless_it_is_asked_for() -> None:
     def kept(capture: Capture | None) -> int:
         """How many arrays the scan hands out with an axis of steps."""
         weights = random_weights(DECODER)
-        x, memory = jnp.ones((B, Q, 2)), jnp.ones((B, K, MEMORY))
+        x, memory = np.ones((B, Q, 2), np.float32), np.ones((B, K, MEMORY), np.float32)
         lengths = jnp.asarray(KEYS), jnp.asarray(QUERIES)
         run = functools.partial(DECODER.bind(weights).teach, capture=capture)
         equations = jax.make_jaxpr(run)(x, memory, *lengths).eqns
@@ -440,11 +449,10 @@ def test_the_maps_of_one_layer_have_a_layer_axis_and_only_where_they_are_asked_f
 
 
 def test_lengths_count_what_is_no_padding() -> None:
-    tokens = jnp.array([[5, 3, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4]])
-    np.testing.assert_array_equal(real_lengths(tokens, 0), [2, 0, 4])
+    tokens = np.int32([[5, 3, 0, 0], [0, 0, 0, 0], [1, 2, 3, 4]])
+    np.testing.assert_array_equal(jax.jit(real_lengths, static_argnums=1)(tokens, 0), [2, 0, 4])
     # The first token begins a target even where it is the padding's own number; no source, no target.
-    targets = jnp.array([[0, 3, 2, 0], [0, 5, 0, 0], [9, 0, 0, 0]])
-    np.testing.assert_array_equal(target_lengths(targets, jnp.array([2, 0, 4]), 0), [3, 0, 1])
-    np.testing.assert_array_equal(
-        real_positions(jnp.array([2, 0, 4]), 3), [[True, True, False], [False] * 3, [True] * 3]
-    )
+    targets, lengths = np.int32([[0, 3, 2, 0], [0, 5, 0, 0], [9, 0, 0, 0]]), np.int32([2, 0, 4])
+    np.testing.assert_array_equal(jax.jit(target_lengths, static_argnums=2)(targets, lengths, 0), [3, 0, 1])
+    positions = jax.jit(real_positions, static_argnums=1)(lengths, 3)
+    np.testing.assert_array_equal(positions, [[True, True, False], [False] * 3, [True] * 3])

@@ -37,7 +37,7 @@ def test_encoder_against_numpy() -> None:
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params)
     image = rng.normal(size=(2, 12, 18, 3)).astype(np.float32)
-    got = functional.bind(params)(jnp.asarray(image))
+    got = programs.call(functional, params, image)
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     for number in range(2):
         x = image[number].astype(np.float64)

@@ -1,6 +1,8 @@
 """Rings of keys and values: written at one slot, and read by the rows that share one as if each had its own."""
 
-import jax.numpy as jnp
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 
@@ -30,20 +32,23 @@ def test_a_ring_is_written_at_each_rows_own_slot_and_nowhere_else(shares: int) -
     expected = cache.copy()
     for row in range(4 * shares):
         expected[row // 4, :, row % 4, position[row // 4] % 5] = new[row, 0]
-    written = write_slot(jnp.asarray(cache), jnp.asarray(new), jnp.repeat(jnp.array(position), 4))
+    written = jax.jit(write_slot)(cache, new, np.repeat(np.int32(position), 4))
     np.testing.assert_array_equal(written, expected)
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7])
 def test_a_ring_holds_the_newest_positions_as_if_written_one_by_one(slots: int) -> None:
-    values, last = random(4, 7, 1, 2), [6, 0, 3, -1]
+    values, last = random(4, 7, 1, 2), np.int32([6, 0, 3, -1])
     expected, held = np.zeros((4, slots, 1, 2), np.float32), np.full((4, slots), -1)
     for row, newest in enumerate(last):
         for position in range(newest + 1):
             expected[row, position % slots] = values[row, position]
             held[row, position % slots] = position
-    np.testing.assert_array_equal(fill_cache(jnp.asarray(values), jnp.array(last), slots), expected)
-    np.testing.assert_array_equal(np.maximum(slot_positions(jnp.array(last), slots), -1), held)
+    filled, positions = jax.jit(lambda values, last: (fill_cache(values, last, slots), slot_positions(last, slots)))(
+        values, last
+    )
+    np.testing.assert_array_equal(filled, expected)
+    np.testing.assert_array_equal(np.maximum(positions, -1), held)
 
 
 @pytest.mark.parametrize(
@@ -54,20 +59,25 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
     examples, groups, heads, depth, slots, steps = 2, 2, 4, 3, 4, 7
     rows, shared = examples * num_beams, num_beams if num_beams <= MOST_SHARED else 1
     draws = np.random.default_rng(num_beams)
-    empty = repeat_cache(jnp.zeros((examples, slots, groups, depth)), num_beams)
-    caches, ancestors = (empty, empty), initial_ancestors(rows, num_beams, steps)
+    empty = jax.jit(repeat_cache, static_argnums=1)(np.zeros((examples, slots, groups, depth), np.float32), num_beams)
+    caches, ancestors = (empty, empty), jax.jit(initial_ancestors, static_argnums=(0, 1, 2))(rows, num_beams, steps)
+
+    @jax.jit
+    def advance(caches: Any, ancestors: Any, position: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
+        ancestors = update_ancestors(ancestors, position, shared)
+        caches = tuple(write_slot(cache, new, position) for cache, new in zip(caches, (k, v), strict=True))
+        held = slot_positions(position, slots)
+        writers = slot_writers(ancestors, held)
+        found = attend_to_cache(q, caches, held >= 0, writers, AttentionSpec(), bias)
+        return caches, ancestors, found, gather_from_writers(caches[0], writers)
+
     histories: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in range(rows)]
     for step in range(steps):
         k, v = (random(rows, 1, groups, depth, seed=10 * step + side) for side in (1, 2))
         q, bias = random(rows, 1, heads, depth, seed=10 * step), random(rows, heads, 1, slots, seed=10 * step + 3)
-        position = jnp.full(rows, step)
-        ancestors = update_ancestors(ancestors, position, shared)
-        caches = tuple(write_slot(cache, jnp.asarray(new), position) for cache, new in zip(caches, (k, v), strict=True))
-        held = slot_positions(position, slots)
-        found = attend_to_cache(
-            jnp.asarray(q), caches, held >= 0, slot_writers(ancestors, held), AttentionSpec(), jnp.asarray(bias)
+        caches, ancestors, found, copied = jax.device_get(
+            advance(caches, ancestors, np.full(rows, step, np.int32), q, k, v, bias)
         )
-        copied = np.asarray(gather_from_writers(caches[0], slot_writers(ancestors, held)))
         for row, history in enumerate(histories):
             history.append((k[row, 0], v[row, 0]))
             newest = history[-slots:]
@@ -93,6 +103,6 @@ def test_beams_read_the_history_of_their_ancestors(num_beams: int) -> None:
 def test_every_beam_begins_with_the_cache_of_its_own_example(num_beams: int) -> None:
     """Whether beams share one cache or, where there are many, have one each."""
     values = (10.0 * np.arange(2)[:, None] + np.arange(4))[..., None, None]
-    shares = np.asarray(repeat_cache(jnp.asarray(values, jnp.float32), num_beams))
+    shares = np.asarray(jax.jit(repeat_cache, static_argnums=1)(values.astype(np.float32), num_beams))
     rows = np.moveaxis(shares, 2, 1).reshape(2 * num_beams, 4)
     np.testing.assert_array_equal(rows, np.repeat(values[..., 0, 0], num_beams, axis=0))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.oracles import transformer as oracle
 from transformer.attention.capture import Capture
 from transformer.attention.inverted_dropout import dropout
@@ -53,10 +54,10 @@ def test_layer_norm_is_the_equation() -> None:
     weights = random_weights(functional)
     # A large mean: a variance from E[x^2] - E[x]^2 would lose it in float32.
     x = random(2, 3, 16) * 3 + 100
-    close(functional.bind(weights)(jnp.asarray(x)), oracle.layer_norm(weights, x.astype(np.float64)), 3e-5)
-    tiny = x * 1e-4
-    close(functional.bind(weights)(jnp.asarray(tiny)), oracle.layer_norm(weights, tiny.astype(np.float64)), 3e-5)
-    fresh = functional.init(jax.random.key(0))
+    close(programs.call(functional, weights, x), oracle.layer_norm(weights, x.astype(np.float64)), 3e-5)
+    tiny = x * np.float32(1e-4)
+    close(programs.call(functional, weights, tiny), oracle.layer_norm(weights, tiny.astype(np.float64)), 3e-5)
+    fresh = programs.initial(functional.init)
     assert (np.asarray(fresh["scale"]) == 1).all()
     assert (np.asarray(fresh["bias"]) == 0).all()
 
@@ -65,32 +66,32 @@ def test_layer_norm_without_a_bias_has_a_scale_alone() -> None:
     functional = FunctionalModule(lambda builder: LayerNorm(16, builder=builder, epsilon=0.1, bias=False))
     weights, x = random_weights(functional), random(2, 16)
     assert set(weights) == {"scale"}
-    close(functional.bind(weights)(jnp.asarray(x)), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
+    close(programs.call(functional, weights, x), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
 
 
 def test_rms_norm_is_the_equation() -> None:
     functional = FunctionalModule(lambda builder: RmsNorm(16, builder=builder, epsilon=1e-3))
     weights = random_weights(functional)
     assert set(weights) == {"scale"}
-    for x in (random(2, 3, 16) + 2, random(2, 3, 16) * 1e-2):
-        close(functional.bind(weights)(jnp.asarray(x)), oracle.rms_norm(weights, x.astype(np.float64), 1e-3))
-    half = functional.bind(functional.init(jax.random.key(0)))(jnp.full((2, 16), 300.0, jnp.bfloat16))
+    for x in (random(2, 3, 16) + 2, random(2, 3, 16) * np.float32(1e-2)):
+        close(programs.call(functional, weights, x), oracle.rms_norm(weights, x.astype(np.float64), 1e-3))
+    half = programs.call(functional, programs.initial(functional.init), np.full((2, 16), 300.0, jnp.bfloat16))
     assert half.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(half, np.float32), 1)
 
 
 def test_layer_norm_of_bfloat16_has_float32_statistics() -> None:
     functional = FunctionalModule(lambda builder: LayerNorm(64, builder=builder))
-    x = jnp.asarray(random(4, 64) + 30, jnp.bfloat16)
-    y = functional.bind(functional.init(jax.random.key(0)))(x)
+    x = (random(4, 64) + 30).astype(jnp.bfloat16)
+    y = programs.call(functional, programs.initial(functional.init), x)
     exact = oracle.layer_norm({"scale": 1.0, "bias": 0.0}, np.asarray(x, np.float64))
     assert y.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.asarray(y, np.float64), exact, rtol=1e-2, atol=1e-2)
 
 
-def sizes_between_passes(function: Callable[[Any], Any], x: jax.Array) -> list[str]:
+def sizes_between_passes(function: Callable[[Any], Any], x: np.ndarray) -> list[str]:
     """Type and shape of what the gradient of `function` stores of x's size."""
-    _, backward = jax.vjp(function, x)
+    backward = jax.eval_shape(lambda x: jax.vjp(function, x)[1], x)
     return sorted(f"{leaf.dtype.name}{leaf.shape}" for leaf in jax.tree.leaves(backward) if leaf.size >= x.size)
 
 
@@ -100,19 +101,19 @@ def test_of_cheap_functions_in_bfloat16_the_input_alone_is_stored(name: str) -> 
         case "layer_norm" | "rms_norm":
             make = LayerNorm if name == "layer_norm" else RmsNorm
             module = FunctionalModule(lambda builder: make(24, builder=builder))
-            function = module.bind(module.init(jax.random.key(0)))
+            function = module.bind(programs.initial(module.init))
         case _:
             function = functools.partial(store_inputs_alone, Activation(name).function)
-    x = jax.random.normal(jax.random.key(1), (3, 5, 24))
+    x, cotangent = random(3, 5, 24), random(3, 5, 24, seed=2)
     narrow = x.astype(jnp.bfloat16)
     assert sizes_between_passes(function, narrow) == ["bfloat16(3, 5, 24)"]
     # In float32 the program is autodiff's own, which stores as it did when results were recorded.
     assert "remat" not in str(jax.make_jaxpr(function)(x))
     assert "remat" in str(jax.make_jaxpr(function)(narrow))
-    cotangent = jax.random.normal(jax.random.key(2), x.shape)
-    (exact,) = jax.vjp(function, narrow.astype(jnp.float32))[1](cotangent.astype(jnp.bfloat16).astype(jnp.float32))
-    (rounded,) = jax.vjp(function, narrow)[1](cotangent.astype(jnp.bfloat16))
-    np.testing.assert_allclose(rounded.astype(jnp.float32), exact, rtol=0.02, atol=0.02)
+    pulled_back = jax.jit(lambda x, cotangent: jax.vjp(function, x)[1](cotangent)[0])
+    exact = pulled_back(narrow.astype(np.float32), cotangent.astype(jnp.bfloat16).astype(np.float32))
+    rounded = pulled_back(narrow, cotangent.astype(jnp.bfloat16))
+    np.testing.assert_allclose(np.asarray(rounded, np.float32), exact, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(("activation", "hidden"), [(Activation.GELU_TANH, 1), (Activation.SWIGLU, 2)])
@@ -121,8 +122,7 @@ def test_of_a_feed_forward_network_in_bfloat16_the_activations_inputs_are_stored
 ) -> None:
     make = functools.partial(FeedForward, 24, 240, activation=activation, bias=True)
     module = FunctionalModule(lambda builder: make(builder=builder))
-    x = jax.random.normal(jax.random.key(1), (3, 5, 24), jnp.bfloat16)
-    stored = sizes_between_passes(module.bind(module.init(jax.random.key(0))), x)
+    stored = sizes_between_passes(module.bind(random_weights(module)), random(3, 5, 24).astype(jnp.bfloat16))
     assert stored.count("bfloat16(3, 5, 240)") == hidden
     assert len([each for each in stored if "5, 240)" in each]) == hidden
 
@@ -140,16 +140,18 @@ def test_linear_contracts_the_last_axes_and_starts_within_xaviers_bounds(
     functional = FunctionalModule(lambda builder: Linear(inputs, outputs, bias=True, builder=builder))
     weights = random_weights(functional)
     x = random(3, 4, *(size for _, size in inputs))
-    close(functional.bind(weights)(jnp.asarray(x)), np.einsum(equation, x, weights["kernel"]) + weights["bias"])
+    close(programs.call(functional, weights, x), np.einsum(equation, x, weights["kernel"]) + weights["bias"])
     bare = FunctionalModule(lambda builder: Linear(inputs, outputs, bias=False, builder=builder))
     assert set(bare.shapes()) == {"kernel"}
     assert functional.axes()["kernel"] == tuple(name for name, _ in (*inputs, *outputs))
     # 6 numbers come in or go out, 2 x 5 on the other side.
     bound = np.sqrt(6 / (6 + 10))
-    kernels = np.stack([functional.init(jax.random.key(seed))["kernel"] for seed in range(20)])
+    keys = jax.random.split(jax.random.key(0), 20)
+    fresh = jax.tree.map(np.asarray, jax.jit(jax.vmap(functional.init))(keys))
+    kernels = fresh["kernel"]
     assert 0.97 * bound < np.abs(kernels).max() <= bound
     assert np.std(kernels) == pytest.approx(bound / np.sqrt(3), rel=0.05)
-    assert not np.asarray(functional.init(jax.random.key(0))["bias"]).any()
+    assert not fresh["bias"].any()
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -163,15 +165,16 @@ def test_a_product_is_the_sum_over_the_contracted_axes(devices: int, contracted:
         with use_placement(make_placement(ShardingConfig(), jax.devices()[:devices])):
             return product(x, weights, contracted, jnp.float32)
 
-    found = multiplied(jnp.asarray(x, jnp.float32), jnp.asarray(weights, jnp.float32))
+    found = multiplied(x.astype(np.float32), weights.astype(np.float32))
     np.testing.assert_allclose(found, np.tensordot(x, weights, contracted), atol=1e-5)
-    rounded = product(jnp.asarray(x, jnp.bfloat16), jnp.asarray(weights, jnp.bfloat16), contracted, jnp.float32)
+    rounded = jax.eval_shape(multiplied, x.astype(jnp.bfloat16), weights.astype(jnp.bfloat16))
     assert rounded.dtype == jnp.float32
 
 
 def test_linear_computes_in_the_type_of_its_input() -> None:
     functional = FunctionalModule(lambda builder: Linear((("embed", 4),), (("embed", 4),), bias=True, builder=builder))
-    assert functional.bind(random_weights(functional))(jnp.ones((2, 4), jnp.bfloat16)).dtype == jnp.bfloat16
+    ones = np.ones((2, 4), jnp.bfloat16)
+    assert jax.eval_shape(functional.bind(random_weights(functional)), ones).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("activation", list(Activation), ids=lambda activation: activation.value)
@@ -185,20 +188,20 @@ def test_feed_forward_is_the_equation(activation: Activation) -> None:
         gated = activation.value in ("swiglu", "geglu", "geglu_tanh")
         assert set(weights) == {"expand", "contract"} | ({"gate"} if gated else set())
         assert {name for linear in weights.values() for name in linear} == {"kernel"} | ({"bias"} if bias else set())
-        close(functional.bind(weights)(jnp.asarray(x)), oracle.feed_forward(weights, x, activation.value))
+        close(programs.call(functional, weights, x), oracle.feed_forward(weights, x, activation.value))
 
 
 def test_the_two_gelus_are_told_apart() -> None:
-    x = np.linspace(-4, 4, 200)
-    exact, approximate = (oracle.activated(name, x) for name in ("gelu", "gelu_tanh"))
+    x = np.linspace(-4, 4, 200, dtype=np.float32)
+    exact, approximate = (oracle.activated(name, x.astype(np.float64)) for name in ("gelu", "gelu_tanh"))
     assert 1e-4 < np.abs(exact - approximate).max() < 1e-3
-    close(Activation.GELU.function(jnp.asarray(x, jnp.float32)), exact, 2e-6)
-    close(Activation.GELU_TANH.function(jnp.asarray(x, jnp.float32)), approximate, 2e-6)
+    close(jax.jit(Activation.GELU.function)(x), exact, 2e-6)
+    close(jax.jit(Activation.GELU_TANH.function)(x), approximate, 2e-6)
 
 
 @pytest.mark.parametrize("activation", [Activation.GELU, Activation.GELU_TANH])
 def test_the_derivative_of_an_activation_in_bfloat16_is_the_slope_in_float64(activation: Activation) -> None:
-    x = jnp.linspace(-12, 12, 2001).astype(jnp.bfloat16)
+    x = np.linspace(-12, 12, 2001).astype(jnp.bfloat16)
     value, derivative = jax.jit(lambda x: jax.jvp(activation.function, (x,), (jnp.ones_like(x),)))(x)
     wide, step = np.asarray(x, np.float64), 1e-4
     activated = functools.partial(oracle.activated, activation.value)
@@ -217,28 +220,28 @@ def test_no_transcendental_function_is_common_to_an_activation_in_bfloat16_and_i
 
     def called(dtype: Any) -> list[str]:
         slope = lambda x: jax.jvp(activation.function, (x,), (jnp.ones_like(x),))  # noqa: E731
-        text = str(jax.make_jaxpr(slope)(jnp.ones(3, dtype)))
+        text = str(jax.make_jaxpr(slope)(np.ones(3, dtype)))
         return [name for name in common for _ in re.findall(rf"= {name}\b", text)]
 
     assert len(called(jnp.bfloat16)) == len(set(called(jnp.bfloat16))) >= 2
     of_jax = {"gelu": functools.partial(jax.nn.gelu, approximate=False), "gelu_tanh": jax.nn.gelu}
     gradients = [
-        str(jax.make_jaxpr(jax.grad(lambda x, function=function: function(x).sum()))(jnp.ones(3)))
+        str(jax.make_jaxpr(jax.grad(lambda x, function=function: function(x).sum()))(np.ones(3, np.float32)))
         for function in (activation.function, of_jax[activation.value])
     ]
     assert gradients[0] == gradients[1]
 
 
 def test_dropout_without_a_key_or_a_rate_is_the_identity() -> None:
-    x = jnp.asarray(random(3, 4))
+    x = jax.device_put(random(3, 4))
     assert dropout(x, 0.5, None) is x
     assert dropout(x, 0.0, jax.random.key(0)) is x
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3])
 def test_dropout_zeroes_at_the_rate_and_keeps_the_mean(rate: float) -> None:
-    ones = jnp.ones((500, 1000))
-    y = np.asarray(dropout(ones, rate, jax.random.key(3)))
+    run = jax.jit(lambda key: dropout(jnp.ones((500, 1000)), rate, key))
+    y = np.asarray(run(jax.random.key(3)))
     kept, scales = y != 0, np.unique(y)
     assert scales.size == 2
     assert scales[0] == 0
@@ -249,17 +252,23 @@ def test_dropout_zeroes_at_the_rate_and_keeps_the_mean(rate: float) -> None:
     # No row or column of its own: the draws are independent.
     assert np.abs(kept.mean(0) - kept.mean()).max() < 6 * np.sqrt(rate * (1 - rate) / 500)
     assert abs(np.corrcoef(kept[:-1].ravel(), kept[1:].ravel())[0, 1]) < 0.01
-    assert (np.asarray(dropout(ones, rate, jax.random.key(3))) == y).all()
-    assert (np.asarray(dropout(ones, rate, jax.random.key(4))) != y).any()
+    assert (np.asarray(run(jax.random.key(3))) == y).all()
+    assert (np.asarray(run(jax.random.key(4))) != y).any()
 
 
 def test_dropout_keeps_the_type_and_silences_what_it_drops() -> None:
-    x = jnp.full((64, 64), jnp.inf, jnp.bfloat16)
-    y = dropout(x, 0.5, jax.random.key(0))
+    key = jax.random.key(0)
+    y = jax.jit(lambda x, key: dropout(x, 0.5, key))(np.full((64, 64), np.inf, jnp.bfloat16), key)
     assert y.dtype == jnp.bfloat16
     assert set(np.unique(np.asarray(y, np.float32))) == {0, np.inf}
-    gradient = jax.grad(lambda x: jnp.sum(dropout(x, 0.25, jax.random.key(0))))(jnp.ones((64, 64)))
-    np.testing.assert_array_equal(gradient, dropout(jnp.ones((64, 64)), 0.25, jax.random.key(0)))
+
+    @jax.jit
+    @functools.partial(jax.grad, has_aux=True)
+    def gradient_and_value(x: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        dropped = dropout(x, 0.25, key)
+        return jnp.sum(dropped), dropped
+
+    np.testing.assert_array_equal(*gradient_and_value(np.ones((64, 64), np.float32), key))
 
 
 def test_embedding_is_a_table_that_also_scores() -> None:
@@ -268,17 +277,19 @@ def test_embedding_is_a_table_that_also_scores() -> None:
     assert set(weights) == {"table"}
     embedding = functional.bind(weights)
     tokens = np.int32([[3, 0, 10], [7, 7, 1]])
-    np.testing.assert_array_equal(embedding(jnp.asarray(tokens), jnp.dtype("float32")), weights["table"][tokens])
+    found = jax.jit(lambda tokens: embedding(tokens, jnp.dtype("float32")))(tokens)
+    np.testing.assert_array_equal(found, weights["table"][tokens])
     x = random(2, 3, 16)
-    close(embedding.logits(jnp.asarray(x)), np.einsum("bte,ve->btv", x, weights["table"].astype(np.float64)))
-    assert embedding.logits(jnp.asarray(x, jnp.bfloat16)).dtype == np.float32
+    logits = programs.call(functional, weights, x, method="logits")
+    close(logits, np.einsum("bte,ve->btv", x, weights["table"].astype(np.float64)))
+    assert jax.eval_shape(embedding.logits, x.astype(jnp.bfloat16)).dtype == np.float32
 
 
 def test_learned_positions_are_a_table() -> None:
     functional = FunctionalModule(lambda builder: LearnedPositions(9, 4, builder=builder))
     weights = random_weights(functional)
     places = np.int32([[0, 8, 3]])
-    np.testing.assert_array_equal(functional.bind(weights)(jnp.asarray(places)), weights["table"][places])
+    np.testing.assert_array_equal(programs.call(functional, weights, places), weights["table"][places])
 
 
 def attention_of(**changes: Any) -> FunctionalModule:
@@ -306,9 +317,8 @@ def test_multi_head_attention_is_the_oracles(changes: dict[str, Any], biased: bo
     assert all(("bias" in weights[name]) == biased for name in ("query", "key", "value", "output"))
     x, memory = random(2, 4, 12), random(2, 6, 12, seed=2)
     lengths = np.int32([6, 2])
-    output, captured = functional.bind(weights)(
-        jnp.asarray(x), jnp.asarray(memory), mask=Mask(key_lengths=jnp.asarray(lengths)), capture=Capture(("a",))
-    )
+    mask = Mask(key_lengths=jax.device_put(lengths))
+    output, captured = programs.call(functional, weights, x, memory, mask=mask, capture=Capture(("a",)))
     expected, maps = oracle.multi_head(weights, x, memory, {"key_lengths": lengths})
     close(output, expected)
     close(captured.weights, maps)
@@ -335,11 +345,11 @@ def test_attention_without_projections_has_no_parameters_and_is_the_softmax_of_v
     functional = attention_of(heads=heads, score=score, **BARE)
     assert jax.tree.leaves(functional.shapes()) == []
     x = random(2, 6, 12)
-    layer, asked = functional.bind(functional.init(jax.random.key(0))), Capture(("a",), value_norms=True)
+    lengths, capture = jax.device_put(np.int32([6, 4])), Capture(("a",), value_norms=True)
 
     def attend(x: Any) -> Any:
-        mask = Mask(key_lengths=jnp.int32([6, 4]), query_lengths=jnp.int32([6, 4]))
-        return layer(jnp.asarray(x), jnp.asarray(x), mask=mask, capture=asked)
+        mask = Mask(key_lengths=lengths, query_lengths=lengths)
+        return programs.call(functional, functional.init(jax.random.key(0)), x, x, mask=mask, capture=capture)
 
     output, captured = attend(x)
     for row, length in enumerate((6, 4)):
@@ -396,7 +406,12 @@ def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Funct
 
 def apply_residual(residual: Residual, sublayer: Callable[[Any], Any], x: Any, rates: DropRates, key: Any) -> Any:
     """A sub-layer with its residual connection, as a block has it."""
-    return residual.write(jnp.asarray(x), sublayer(residual.read(jnp.asarray(x))), rates, key)
+
+    @jax.jit
+    def run(x: jax.Array, key: Any) -> jax.Array:
+        return residual.write(x, sublayer(residual.read(x)), rates, key)
+
+    return run(x, key)
 
 
 def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residual) -> None:
@@ -457,19 +472,18 @@ def test_residual_dropout_acts_on_the_sub_layer_alone(placement: NormPlacement) 
 
 
 def test_stochastic_depth_leaves_out_whole_examples_and_keeps_the_mean() -> None:
-    y = jnp.ones((4000, 3, 2))
-    rate = 0.3
-    dropped = np.asarray(dropout_and_stochastic_depth(y, DropRates(0.0, jnp.float32(rate)), jax.random.key(0)))
+    y, rate = np.ones((4000, 3, 2), np.float32), 0.3
+    run = jax.jit(lambda rate, key: dropout_and_stochastic_depth(jnp.asarray(y), DropRates(0.0, rate), key))
+    dropped = np.asarray(run(np.float32(rate), jax.random.key(0)))
     scales = np.unique(dropped)
     np.testing.assert_allclose(scales, [0, 1 / (1 - rate)], rtol=1e-6)
     assert (dropped == dropped[:, :1, :1]).all()
     share = (dropped[:, 0, 0] == 0).mean()
     assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / 4000)
-    np.testing.assert_array_equal(
-        dropped, dropout_and_stochastic_depth(y, DropRates(0.0, jnp.float32(rate)), jax.random.key(0))
-    )
-    assert (np.asarray(dropout_and_stochastic_depth(y, DropRates(0.0, 0.0), jax.random.key(0))) == 1).all()
-    assert dropout_and_stochastic_depth(y, DropRates(0.5, 0.5), None) is y
+    np.testing.assert_array_equal(dropped, run(np.float32(rate), jax.random.key(0)))
+    placed = jax.device_put(y)
+    assert (np.asarray(dropout_and_stochastic_depth(placed, DropRates(0.0, 0.0), jax.random.key(0))) == 1).all()
+    assert dropout_and_stochastic_depth(placed, DropRates(0.5, 0.5), None) is placed
 
 
 def test_which_features_are_dropped_says_nothing_of_which_examples_are() -> None:

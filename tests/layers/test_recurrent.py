@@ -154,7 +154,7 @@ def test_step_by_step_is_the_whole_sequence(cell: CellKind, links: SkipConnectio
         assert_carry(after, ends)
         for place in range(T):
             y, carry = step(weights, x[:, place], carry)
-            np.testing.assert_allclose(y, whole[:, place], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(y, np.asarray(whole)[:, place], rtol=0, atol=1e-12)
         assert_carry(carry, ends)
 
 
@@ -162,7 +162,7 @@ def test_no_forward_output_reads_a_later_input() -> None:
     functional = stack_of(CellKind.LSTM, layers=2)
     weights = random_weights(functional)
     jacobian = jax.jit(jax.jacrev(lambda x: jnp.sum(functional.bind(weights)(x[None])[0][0], axis=-1)))(
-        jnp.asarray(random(T, INPUTS), jnp.float32)
+        random(T, INPUTS).astype(np.float32)
     )
     reads = np.abs(np.asarray(jacobian)).max(-1)
     np.testing.assert_array_equal(reads != 0, np.tril(np.ones((T, T), bool)))
@@ -172,7 +172,7 @@ def test_only_a_forward_stack_takes_steps_and_sizes_are_checked() -> None:
     functional = stack_of(CellKind.LSTM, direction=Direction.BIDIRECTIONAL)
     stack = functional.bind(random_weights(functional))
     with pytest.raises(ValueError, match="direction=bidirectional reads what is to come: only forward"):
-        stack.step(jnp.ones((B, INPUTS)), stack.initial(B, jnp.float32))
+        jax.eval_shape(lambda x: stack.step(x, stack.initial(B, jnp.float32)), np.ones((B, INPUTS), np.float32))
     with pytest.raises(UserError, match="layers=0 must be at least 1"):
         RecurrentConfig(layers=0)
     with pytest.raises(UserError, match=r"skip_connections=residual adds to the 6 features of layer 2 the 12 of"):
@@ -214,7 +214,7 @@ def test_every_parameter_lies_under_every_set_of_rules(cell: CellKind) -> None:
 
 def test_dropout_acts_on_the_inputs_of_upper_layers_alone_and_only_with_a_key() -> None:
     shallow, deep = stack_of(CellKind.VANILLA, dropout=0.5), stack_of(CellKind.VANILLA, layers=2, dropout=0.5)
-    x = jnp.asarray(random(B, T, INPUTS), jnp.float32)
+    x = random(B, T, INPUTS).astype(np.float32)
     for functional, changes in ((shallow, False), (deep, True)):
         weights = random_weights(functional)
         run = jax.jit(lambda x, key, functional=functional, weights=weights: functional.bind(weights)(x, key=key))
@@ -249,7 +249,8 @@ def test_dropout_leaves_fast_forward_connections_alone() -> None:
 def test_half_precision_computes_in_the_type_of_its_input() -> None:
     functional = stack_of(CellKind.LSTM)
     stack = functional.bind(random_weights(functional))
-    y, after = stack(jnp.ones((B, T, INPUTS), jnp.bfloat16), carry=stack.initial(B, jnp.float32))
+    x = np.ones((B, T, INPUTS), jnp.bfloat16)
+    y, after = jax.eval_shape(lambda x: stack(x, carry=stack.initial(B, jnp.float32)), x)
     assert {leaf.dtype for leaf in jax.tree.leaves((y, after))} == {jnp.dtype(jnp.bfloat16)}
 
 
@@ -260,7 +261,9 @@ def test_one_layer_is_one_loop_over_time() -> None:
             RecurrentConfig(CellKind.GRU_RESET_AFTER, WIDTH, direction=Direction.BIDIRECTIONAL), INPUTS, builder=builder
         )
     )
-    jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(jnp.ones((B, T, INPUTS)))
+    jaxpr = jax.make_jaxpr(lambda x: functional.bind(random_weights(functional))(x))(
+        np.ones((B, T, INPUTS), np.float32)
+    )
     loops = [
         equation for equation in jaxpr.eqns if equation.primitive.name == "scan" and equation.params["length"] == T
     ]

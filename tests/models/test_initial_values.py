@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from tests.models.architecture_variants import build
+from tests.models.test_recurrent_encoder_decoder import INTERFACE, tiny
+from transformer.layers.functional_module import Precision
 from transformer.layers.initialization import Initialization
 from transformer.layers.transformer_config import Biases, NormPlacement
-from transformer.models.model import leaves_by_path
+from transformer.models import registry
+from transformer.models.model import Model, leaves_by_path
 
 
 def initial_values(family: str, **options: Any) -> dict[str, np.ndarray]:
@@ -55,3 +58,19 @@ def test_what_writes_to_the_residual_stream_begins_smaller_by_the_root_of_how_of
         kernels = [values[f"{stack}/{name}/kernel"] for name in ("attention/output", "feed_forward/contract")]
         drawn = np.concatenate([kernel.ravel() for kernel in kernels])
         assert drawn.std() == pytest.approx(0.02 / np.sqrt(count), rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("model", "has_state"),
+    [
+        (build("decoder")[0], False),
+        (registry.build(tiny(scheduled_sampling=0.5, scheduled_sampling_steps=1), INTERFACE, Precision()), True),
+    ],
+    ids=["without state", "with state"],
+)
+def test_the_shapes_of_variables_are_those_of_what_is_initialized(model: Model, has_state: bool) -> None:
+    shapes, initialized = model.shapes(), jax.eval_shape(model.init, jax.random.key(0))
+    assert bool(jax.tree.leaves(shapes.state)) == has_state
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), shapes) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), initialized
+    )

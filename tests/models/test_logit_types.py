@@ -49,7 +49,7 @@ def test_a_bfloat16_model_stores_logits_in_the_chosen_type_and_returns_float32(
 ) -> None:
     config, inputs = HEADS[head]
     model = model_of(config, Precision(compute="bfloat16", logits=stored))
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.shapes()
     run = lambda variables, inputs: model.apply(variables, inputs, train=False)[0]  # noqa: E731
     program, logits = jax.make_jaxpr(run, return_shape=True)(variables, inputs)
     assert logits.dtype == np.float32
@@ -60,7 +60,7 @@ def test_a_bfloat16_model_stores_logits_in_the_chosen_type_and_returns_float32(
 
 def test_the_logits_of_next_sentences_are_float32_too() -> None:
     model = model_of({"family": "encoder", "head": "pretraining", **SIZES}, Precision(compute="bfloat16"))
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.shapes()
     inputs = {**OF_ONE_TEXT, "types": TOKENS}
     run = lambda variables, inputs: model.apply(variables, inputs, train=False)[1].extras["next_sentence"]  # noqa: E731
     assert jax.eval_shape(run, variables, inputs).dtype == np.float32

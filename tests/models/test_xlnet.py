@@ -44,8 +44,8 @@ def recorded() -> Recording:
 def moved(model: Model) -> Variables:
     """Variables none of which is zero."""
     variables, rng = fresh_variables(model), np.random.default_rng(1)
-    move = lambda leaf: jnp.asarray(leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32))  # noqa: E731
-    return jax.tree.map(move, variables)
+    move = lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape).astype(np.float32)  # noqa: E731
+    return jax.device_put(jax.tree.map(move, variables))
 
 
 @functools.cache

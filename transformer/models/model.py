@@ -150,10 +150,19 @@ class Model:
         params = self.functional.init(key)
         return Variables(params, self.functional.bind(params).initial_state(key))
 
+    def shapes(self) -> Variables:
+        """Return the shape and dtype of every variable, without making any array or tracing the initializers again."""
+
+        def initial_state(params: PyTree) -> PyTree:
+            return self.functional.bind(params).initial_state(jax.random.key(0))
+
+        params = self.functional.shapes()
+        return Variables(params, jax.eval_shape(initial_state, params))
+
     def axes(self) -> Variables:
         """Return the logical axes of every parameter; the state is replicated."""
-        state = jax.eval_shape(self.init, jax.random.key(0)).state
-        return Variables(self.functional.axes(), jax.tree.map(lambda leaf: (None,) * leaf.ndim, state))
+        state = jax.tree.map(lambda leaf: (None,) * leaf.ndim, self.shapes().state)
+        return Variables(self.functional.axes(), state)
 
     def apply(
         self,
