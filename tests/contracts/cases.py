@@ -287,7 +287,8 @@ class Case:
     `rates` are objectives whose learning rate is so many times the others'. `holds` asserts what else is true of the
     last state. `attends`: the share of queries that look where they should by the end. `sampled` says why accumulation
     cannot equal the large batch. `rounding`: how far, relatively, losses may drift apart over some steps that are
-    computed in another order. `meshes`: those that `make test` takes. `daily`: the modes of test_contracts.py that it
+    computed in another order. `meshes`: those that `make test` takes. `keeps_tree`: its parameters are not made one
+    vector (tests/contracts/flat_parameters.py). `daily`: the modes of test_contracts.py that it
     takes.
     """
 
@@ -305,6 +306,7 @@ class Case:
     sampled: str = ""
     rounding: float = 1e-6
     meshes: tuple[str, ...] = ()
+    keeps_tree: bool = False
     daily: tuple[str, ...] = ("plain", "resumed", "mapped")
 
     def experiment(self, algorithm: OptimizerAlgorithm, rate: float, **changes: float) -> ExperimentConfig:
@@ -410,6 +412,7 @@ CASES = (
     Case(
         "pointer",
         toy("pointer"),
+        keeps_tree=True,
         steps=120,
         learning_rate=0.01,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
@@ -422,6 +425,7 @@ CASES = (
     Case(
         "hard_attention",
         toy("hard_attention"),
+        keeps_tree=True,
         steps=200,
         learning_rate=0.03,
         metric=("train", "reward", lambda first, last: last > 0.8 and first < 0.5),
@@ -434,6 +438,7 @@ CASES = (
     Case(
         "two_players",
         toy("two_players", "players"),
+        keeps_tree=True,
         steps=200,
         learning_rate=0.01,
         metric=("validation", "distance", lambda first, last: last < 0.4 and last < 0.7 * first),
@@ -515,6 +520,7 @@ CASES = (
     Case(
         "language_modeling x decoder",
         LANGUAGE_MODELING,
+        keeps_tree=True,
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
@@ -553,6 +559,7 @@ CASES = (
             "model": UNTIED["model"] | {"lora": {"rank": 2, "alpha": 4.0, "targets": PROJECTIONS}},
             "optimizer": {"trainable": ("*/lora/*", "unembedding/*")},
         },
+        keeps_tree=True,
         steps=24,
         learning_rate=0.01,
         begins_from=UNTIED,
@@ -634,6 +641,7 @@ CASES = (
             "optimizer": {"frozen": ("elmo/pretrained/*",)},
             "model": CLASSIFICATION["model"] | {"elmo": {"layers": 2, "width": 4}},
         },
+        keeps_tree=True,
         steps=40,
         learning_rate=0.03,
         begins_from=BIDIRECTIONAL,
@@ -650,6 +658,7 @@ CASES = (
     Case(
         "fine_tuning x decoder from a language model",
         FINE_TUNING,
+        keeps_tree=True,
         steps=24,
         learning_rate=0.01,
         begins_from=LANGUAGE_MODELING | {"model": FINE_TUNING["model"]},
@@ -772,6 +781,7 @@ CASES = (
     Case(
         "pointer from another run",
         toy("pointer"),
+        keeps_tree=True,
         steps=20,
         learning_rate=0.001,
         begins_from={**toy("pointer"), "steps": 100, "optimizer": DESCENT},
@@ -782,6 +792,7 @@ CASES = (
     Case(
         "memory",
         toy("memory"),
+        keeps_tree=True,
         steps=60,
         learning_rate=0.03,
         metric=("train", "auxiliary/sharpness", lambda first, last: last < 0.5 * first),
@@ -791,6 +802,7 @@ CASES = (
     Case(
         "patches",
         toy("patches"),
+        keeps_tree=True,
         steps=60,
         learning_rate=0.03,
         metric=("train", "accuracy", lambda first, last: last > 0.95 and first < 0.9),
@@ -1203,6 +1215,7 @@ CASES = (
             },
             "model": {"family": "experiments.sagan.model", "channels": (4, 8), "attention_grids": (4,), "reduction": 1},
         },
+        keeps_tree=True,
         steps=40,
         learning_rate=0.01,
         metric=("train", "discriminator/loss", lambda first, last: last < 0.95 * first),
@@ -1419,6 +1432,7 @@ CASES = (
     Case(
         "normed_translator",
         TRANSLATION | {"model": {"family": f"{__package__}.normed_translator", "width": 16}},
+        keeps_tree=True,
         steps=24,
         learning_rate=0.01,
         metric=("train", "cross_entropy", lambda first, last: last < 0.9 * first),
