@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from tests.contracts.cases import Case
+from tests.contracts.case import Case
 from tests.contracts.flat_parameters import HASH, FlatModule, unflatten
 from transformer.models.model import Variables
 from transformer.training.build import TrainingComponents, hyperparameters_by_objective, jit_for_one_call

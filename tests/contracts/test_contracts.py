@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from tests.contracts.alone import Alone
-from tests.contracts.cases import CASES, Case
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
 from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -28,7 +29,7 @@ from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.registry import TASKS, build_synthetic_task, task_config
-from transformer.training.build import TrainingComponents, run_startup_checks
+from transformer.training.build import run_startup_checks
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
 from transformer.training.compiled_probe import compile_planned_probe, plan_probe
@@ -273,9 +274,7 @@ def assert_same_bits(state: TrainState, other: TrainState) -> None:
 
 def assert_only_trained_parameters_differ(trial: Trial) -> None:
     """All parameters that an objective trains have moved, and no other has."""
-    here, there = (
-        leaves_by_path(trial.alone.by_leaf(state).variables.params) for state in (trial.first, trial.final)
-    )
+    here, there = (leaves_by_path(trial.alone.by_leaf(state).variables.params) for state in (trial.first, trial.final))
     optimizers = trial.setting.optimizers
     trained = set().union(*(trained_parameters(o, optimizers[o.name], here) for o in trial.setting.task.objectives))
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
@@ -307,8 +306,8 @@ def test_contract(case: Case, mode: str, trial: Callable[[Case, str], Trial]) ->
 
 
 # Of every family and every task one of the table's sections.
-OF_FAMILY = {case.config["model"]["family"]: case.config["model"] for case in CASES}
-OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
+OF_FAMILY = {case.model["family"]: case.model for case in CASES}
+OF_TASK = {case.task["name"]: case.config["task"] for case in CASES}
 
 
 def test_every_family_and_every_task_is_in_the_table() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.contracts.alone import Alone
-from tests.contracts.cases import CASES, Case
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
 from transformer.config import UserError
 from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import leaves_by_path
@@ -170,4 +171,4 @@ def test_every_mesh_that_a_run_would_choose_has_several_cases_in_every_test_run(
 
 
 def test_every_family_is_a_case_that_the_whole_table_puts_on_every_mesh() -> None:
-    assert set(FAMILIES.all_names()) <= {case.config["model"]["family"] for case in CASES}
+    assert set(FAMILIES.all_names()) <= {case.model["family"] for case in CASES}
