@@ -9,7 +9,6 @@ import jax
 
 from tests.contracts.case import Case
 from tests.contracts.flat_parameters import HASH, FlatModule, unflatten
-from transformer.models.model import Variables
 from transformer.training.build import TrainingComponents, hyperparameters_by_objective, jit_for_one_call
 from transformer.training.config import ExperimentConfig
 from transformer.training.initial_state import init_state
@@ -35,9 +34,7 @@ class Alone:
         self.averages = self.experiment.parameter_averages
         if not case.keeps_tree:
             self.setting = self._flattened(self.setting)
-        make = functools.partial(init_state, self.setting.model, self.setting.task, self.optimizers, self.averages)
-        self.initialize = jit_for_one_call(make, self.setting.placement)
-        self.draw = jit_for_one_call(self.setting.model.init, self.setting.placement)
+        self.initialize = jit_for_one_call(self._make_state, self.setting.placement)
         self.step = jax.jit(self.made(), donate_argnums=0)
 
     def _flattened(self, setting: TrainingComponents) -> TrainingComponents:
@@ -56,18 +53,18 @@ class Alone:
 
     def initial(self, experiment: ExperimentConfig, key: int = 7) -> TrainState:
         """The first state of an experiment's numbers and a key."""
-        variables = self._variables(key)
-        given = () if variables is None else (variables,)
-        hyper = hyperparameters_by_objective(experiment, self.setting.task)
-        state = self.initialize(hyper, jax.random.key(key), *given)
+        hyper, run_key = hyperparameters_by_objective(experiment, self.setting.task), jax.random.key(key)
+        if self.case.keeps_tree:
+            state = self.initialize(hyper, run_key, self.case.variables(self.setting, run_key))
+        else:
+            state = self.initialize(hyper, run_key, jax.random.key(key, impl=HASH))
         # Where a restored state will lie: otherwise the step would be compiled for each.
         return jax.device_put(state, jax.devices()[0])
 
-    def _variables(self, key: int) -> Variables | None:
-        """What the first state is made of; None where the run's key draws it all."""
-        if self.case.keeps_tree:
-            return self.case.variables(self.setting, jax.random.key(key))
-        return self.draw(jax.random.key(key, impl=HASH))
+    def _make_state(self, hyper: Any, key: jax.Array, origin: Any) -> TrainState:
+        """The first state, of variables, of those that the run draws (None), or of a key that draws one vector."""
+        variables = origin if self.case.keeps_tree else self.setting.model.init(origin)
+        return init_state(self.setting.model, self.setting.task, self.optimizers, self.averages, hyper, key, variables)
 
     def by_leaf(self, state: TrainState) -> TrainState:
         """The state with a leaf for each parameter."""

@@ -19,6 +19,7 @@ import pytest
 from tests.contracts.alone import Alone
 from tests.contracts.case import Case
 from tests.contracts.cases import CASES
+from tests.contracts.conftest import MakeAlone
 from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -290,7 +291,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
+def trial(alone: MakeAlone, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
     """A case, trained once for all its modes; it is watched where its maps are tested, for which it may train twice."""
 
     @functools.lru_cache(maxsize=2)
