@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.contracts.cases import CASES, Case
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
 from transformer.attention import (
     STATISTICS,
     AttentionPosition,

@@ -17,25 +17,26 @@ import numpy as np
 import pytest
 
 from tests.contracts.alone import Alone
-from tests.contracts.cases import CASES, Case
-from transformer.attention.capture import Capture
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
+from tests.contracts.conftest import MakeAlone
+from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
-from transformer.maps.capture_plan import MapStorageConfig, StoredMaps
+from transformer.maps.capture_plan import CapturePlan, MapStorageConfig, StoredMaps
 from transformer.maps.store import MapStore
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES, build, model_config
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.preemption import ProgressMonitor
 from transformer.tasks.registry import TASKS, build_synthetic_task, task_config
-from transformer.tasks.task import StateView
-from transformer.training.build import TrainingComponents, run_startup_checks
+from transformer.training.build import run_startup_checks
 from transformer.training.checked_batches import CheckedBatches
 from transformer.training.compiled_evaluation import CompiledEvaluation, compile_evaluations
-from transformer.training.compiled_probe import compile_probe
+from transformer.training.compiled_probe import compile_planned_probe, plan_probe
 from transformer.training.initial_state import trained_parameters
 from transformer.training.loop import Reporter, train_loop
-from transformer.training.state import TrainState, derive_key
+from transformer.training.state import TrainState
 from transformer.training.vmapped import StackedBatches, stack_states, take_run, vmap_step
 from transformer.training.writers.map_writer import MapWriter
 from transformer.training.writers.writer import Metrics, MultiWriter, Report, Writer
@@ -65,6 +66,13 @@ class Recorder(Writer):
             self.records.append((report.step, report.split, dict(report.values)))
 
 
+class WholeMapsPlan(CapturePlan):
+    """A plan whose probe returns, beside what is stored, the maps before they are quantized."""
+
+    def stored_maps(self, maps: Mapping[str, CapturedAttention]) -> Any:
+        return {"stored": super().stored_maps(maps), "whole": {site: maps[site].weights for site in maps}}
+
+
 class Trial:
     """A case's one uninterrupted run, saved half-way; `watched` where it was also measured and mapped."""
 
@@ -82,21 +90,24 @@ class Trial:
         self.first = alone.initial(experiment)
         half, steps = self.case.steps // 2, self.case.steps
         self.probe: Callable[[TrainState], Mapping[str, StoredMaps]] = lambda state: {}
+        self.whole_maps: dict[int, dict[str, np.ndarray]] = {}
         maps = None
         if watched:
-            plan, self.probe = compile_probe(
-                self.setting.model,
-                self.setting.task,
-                self.first,
-                self.setting.placement,
-                config=MapStorageConfig(),
-                times=3,
-                parameters="raw",
-            )
+            parts = self.setting.model, self.setting.task, self.first
+            plan = plan_probe(*parts, MapStorageConfig(), times=3, parameters="raw")
+            whole = WholeMapsPlan(plan.sites, plan.labels, plan.resolutions, plan.sizes)
+            self.capture = compile_planned_probe(*parts, self.setting.placement, whole, "raw")
+            self.probe = self.capture_maps
             maps = MapWriter(MapStore.open(folder / "maps", plan.sites, plan.labels, "", plan.resolutions, plan.sizes))
         self.final, self.records = self.train(
             alone.step, alone.initial(experiment), steps, half=half, maps=maps, save=self.save
         )
+
+    def capture_maps(self, state: TrainState) -> Mapping[str, StoredMaps]:
+        """The maps to be stored; those that they are made of are kept as well."""
+        captured: Any = self.capture(state)
+        self.whole_maps[int(state.step)] = jax.device_get(captured["whole"])
+        return captured["stored"]
 
     def measured(self) -> list[CompiledEvaluation]:
         """The first evaluation of its task, and how its maps align."""
@@ -120,7 +131,8 @@ class Trial:
                     self.alone.experiment.run,
                     steps=steps,
                     log_every=max(steps // 10, 1),
-                    eval_every=max(steps // 4, 1),
+                    # Twice, but where it is their curve that shows learning.
+                    eval_every=max(steps // (2 if self.case.metric[0] == "train" else 4), 1),
                     maps_every=half,
                     head_statistics_every=0,
                     checkpoint_every=half,
@@ -145,7 +157,7 @@ def learned(case: Case, records: Sequence[Record]) -> None:
 def plain(trial: Trial) -> None:
     """What it should learn it learns."""
     learned(trial.case, trial.records)
-    trial.case.holds(trial.final)
+    trial.case.holds(trial.alone.by_leaf(trial.final))
     assert int(trial.final.step) == trial.case.steps
 
 
@@ -182,8 +194,9 @@ def mapped(trial: Trial) -> None:
     labels = trial.setting.task.axis_labels(sites).with_axis_names(sites)
     store = MapStore.open_existing(trial.folder / "maps")
     assert store.steps == (0, half, trial.case.steps)
-    for step, maps in zip((0, trial.case.steps), seen_by(trial.setting, trial.first, trial.final), strict=True):
-        for name, weights_LxBxHxQxK in maps.items():
+    for step in store.steps:
+        assert trial.whole_maps[step].keys() == {site.name for site in sites}
+        for name, weights_LxBxHxQxK in trial.whole_maps[step].items():
             site, stored = store.site(name), store.read(name, step)
             if site.query == site.key:
                 assert site.causal == (not np.triu(weights_LxBxHxQxK, 1).any()), name
@@ -224,26 +237,14 @@ def vectorized(trial: Trial) -> None:
             assert found == pytest.approx(expected, rel=trial.case.rounding, abs=1e-6), f"lane {lane}, step {number}"
     for lane, alone in enumerate(states):
         here, there = (
-            leaves_by_path(s._replace(key=jax.random.key_data(s.key))) for s in (take_run(state, lane), alone)
+            leaves_by_path(trial.alone.by_leaf(s._replace(key=jax.random.key_data(s.key))))
+            for s in (take_run(state, lane), alone)
         )
         for path, leaf in there.items():
             # What is zero but for rounding, such as the bias of a key, has no digits to compare.
             atol = 10 * trial.case.rounding * max(np.abs(leaf).max(initial=0), 0.01)
             np.testing.assert_allclose(here[path], leaf, rtol=0, atol=atol, err_msg=f"lane {lane}: {path}")
     assert together._cache_size() == step._cache_size() == 1
-
-
-def seen_by(setting: TrainingComponents, *states: TrainState) -> list[dict[str, np.ndarray]]:
-    """The maps of the probe batch, whole."""
-    capture = Capture(tuple(site.name for site in setting.model.sites))
-
-    @jax.jit
-    def look(state: TrainState) -> Any:
-        view = StateView(setting.model, state.variables, state.averages, state.task_state, state.step, train=False)
-        return setting.task.probe(view, capture, derive_key(state.key, state.step, "probe")).maps
-
-    maps = [jax.device_get(look(state._replace(optimizers={}))) for state in states]
-    return [{site: captured.weights for site, captured in of_state.items()} for of_state in maps]
 
 
 def looks_right(store: MapStore, site: str, step: int) -> float:
@@ -274,7 +275,7 @@ def assert_same_bits(state: TrainState, other: TrainState) -> None:
 
 def assert_only_trained_parameters_differ(trial: Trial) -> None:
     """All parameters that an objective trains have moved, and no other has."""
-    here, there = leaves_by_path(trial.first.variables.params), leaves_by_path(trial.final.variables.params)
+    here, there = (leaves_by_path(trial.alone.by_leaf(state).variables.params) for state in (trial.first, trial.final))
     optimizers = trial.setting.optimizers
     trained = set().union(*(trained_parameters(o, optimizers[o.name], here) for o in trial.setting.task.objectives))
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
@@ -290,7 +291,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def trial(alone: Callable[[str], Alone], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
+def trial(alone: MakeAlone, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case, str], Trial]:
     """A case, trained once for all its modes; it is watched where its maps are tested, for which it may train twice."""
 
     @functools.lru_cache(maxsize=2)
@@ -306,8 +307,8 @@ def test_contract(case: Case, mode: str, trial: Callable[[Case, str], Trial]) ->
 
 
 # Of every family and every task one of the table's sections.
-OF_FAMILY = {case.config["model"]["family"]: case.config["model"] for case in CASES}
-OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
+OF_FAMILY = {case.model["family"]: case.model for case in CASES}
+OF_TASK = {case.task["name"]: case.config["task"] for case in CASES}
 
 
 def test_every_family_and_every_task_is_in_the_table() -> None:

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.contracts.alone import Alone
-from tests.contracts.cases import CASES, Case
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
+from tests.contracts.conftest import MakeAlone
 from transformer.config import UserError
 from transformer.logical_axes import Placement, SequenceParallel
 from transformer.models.model import leaves_by_path
@@ -121,12 +122,12 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def trained(alone: Callable[[str], Alone]) -> Callable[[Case], Trained]:
+def trained(alone: MakeAlone) -> Callable[[Case], Trained]:
     """A case on one device, trained once by the program of the contracts."""
 
     @functools.cache
     def made(name: str) -> Trained:
-        one = alone(name)
+        one = alone(name, keeps_tree=True)  # its leaves are what a mesh divides
         # Called as the loop calls it: for other arguments it would compile again.
         return train(lambda *given: one.step(*given, False), one.initial(descending(one.case)), one.setting.task, STEPS)
 
@@ -135,11 +136,11 @@ def trained(alone: Callable[[str], Alone]) -> Callable[[Case], Trained]:
 
 @pytest.mark.parametrize(("case", "mesh"), PAIRS)
 def test_a_mesh_computes_what_one_device_does(
-    case: Case, mesh: str, alone: Callable[[str], Alone], trained: Callable[[Case], Trained], tmp_path: Path
+    case: Case, mesh: str, alone: MakeAlone, trained: Callable[[Case], Trained], tmp_path: Path
 ) -> None:
     config = MESHES[mesh]
     count = int(np.prod([size for size in config.sizes().values()]))
-    inputs = alone(case.name).setting.task.interface.inputs.values()
+    inputs = alone(case.name, keeps_tree=True).setting.task.interface.inputs.values()
     if odd := [given.positions for given in inputs if (given.positions or 0) % config.sequence]:
         # Words of a grammar are as many as they are.
         with pytest.raises(UserError, match=f"sequence={config.sequence} does not divide the {odd[0]} positions"):
@@ -170,4 +171,4 @@ def test_every_mesh_that_a_run_would_choose_has_several_cases_in_every_test_run(
 
 
 def test_every_family_is_a_case_that_the_whole_table_puts_on_every_mesh() -> None:
-    assert set(FAMILIES.all_names()) <= {case.config["model"]["family"] for case in CASES}
+    assert set(FAMILIES.all_names()) <= {case.model["family"] for case in CASES}

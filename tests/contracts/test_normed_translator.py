@@ -1,7 +1,5 @@
 """The translator with a batch norm: what training carries is what decoding reads, and a step that drops it is seen."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 from tests import programs
 from tests.contracts.alone import Alone
 from tests.contracts.bahdanau import SITE
+from tests.contracts.conftest import MakeAlone
 from transformer.attention import Capture
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import SpecialTokens, generate
@@ -23,7 +22,7 @@ TARGET = np.int32([[1, 3, 4, 5], [1, 6, 0, 0], [1, 7, 7, 0], [1, 4, 3, 0]])
 
 
 @pytest.fixture(scope="module")
-def one(alone: Callable[[str], Alone]) -> Alone:
+def one(alone: MakeAlone) -> Alone:
     return alone("normed_translator")
 
 

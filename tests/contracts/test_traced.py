@@ -42,7 +42,7 @@ def first_of_each_family() -> list[Any]:
     met: set[str] = set()
     found = []
     for case in CASES:
-        family = case.config["model"]["family"]
+        family = case.model["family"]
         found.append(pytest.param(case.name, marks=[pytest.mark.slow] if family in met else []))
         met.add(family)
     return found
@@ -69,7 +69,7 @@ def test_64_bit_mode_trains_evaluates_and_decodes_in_one_type(name: str, tmp_pat
         )
         after, _ = jax.eval_shape(step, state, device_array_shapes(task.training_batches(0)[0]))
         assert types_of(after) == types_of(state)
-        if not BY_NAME[name].config["model"]["family"].startswith("tests."):  # the toys have no types to choose
+        if not BY_NAME[name].model["family"].startswith("tests."):  # the toys have no types to choose
             assert set(types_of(state.variables.params).values()) == {"float64"}
 
         def evaluate(state: Any, batch: Any, evaluation: Any) -> Any:
@@ -96,7 +96,7 @@ def test_64_bit_mode_trains_evaluates_and_decodes_in_one_type(name: str, tmp_pat
 
 def limited() -> list[str]:
     """The cases of a family with a largest number of positions: one of each. XLNet's are relative, and have none."""
-    families = {case.config["model"]["family"]: case.name for case in CASES if "model" in case.config}
+    families = {case.model["family"]: case.name for case in CASES}
     defaults = {family: getattr(FAMILIES[family].config_class, "max_length", 0) for family in families}
     return [name for family, name in families.items() if defaults[family] and family != "xlnet"]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.contracts.cases import CASES, Case
+from tests.contracts.case import Case
+from tests.contracts.cases import CASES
 from tests.models.random_models import fresh_variables
 from transformer.attention.sites import MapValues
 from transformer.interpret.load import LoadedModel, _build_model
@@ -22,7 +23,7 @@ READERS = {name: tasks.TASKS[name].input_reader for name in tasks.TASKS.all_name
 READ = [
     case
     for case in CASES
-    if (reader := READERS.get(case.config["task"]["name"])) is not None
+    if (reader := READERS.get(case.task["name"])) is not None
     and reader.load_preprocessor is load_run_tokenizer
 ]
 

@@ -158,10 +158,8 @@ def test_in_a_decoder_alone_pre_norms_last_gradient_falls_with_the_root_of_the_d
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_blocks_of_experts_are_measured_where_all_are_alike(every: int, tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "language_modeling x decoder with experts")
-    model = {**case.config["model"], "experts": {"count": 4, "every_n_layers": every}}
-    experiment = dataclasses.replace(case, config={**case.config, "model": model}).experiment(
-        OptimizerAlgorithm.SGD, 0.1
-    )
+    model = {**case.model, "experts": {"count": 4, "every_n_layers": every}}
+    experiment = dataclasses.replace(case, model=model).experiment(OptimizerAlgorithm.SGD, 0.1)
     task = build_components(experiment, tmp_path, single_device_placement()).task
     if every == 2:
         with pytest.raises(UserError, match=r"family=decoder has no feed-forward blocks, alike in all its layers"):

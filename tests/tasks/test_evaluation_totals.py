@@ -17,7 +17,7 @@ from transformer.models.registry import model_config
 from transformer.tasks.registry import TASKS, build_task, task_config
 from transformer.tasks.task import StateView
 
-CASE_OF = {case.config["task"]["name"]: case for case in CASES}
+CASE_OF = {case.task["name"]: case for case in CASES}
 
 
 class Decodes(Exception):

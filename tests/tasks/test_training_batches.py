@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contracts.cases import CASES, MASKED_LANGUAGE_MODELING
+from tests.contracts.case import with_defaults
+from tests.contracts.cases import CASES
+from tests.contracts.library_cases import MASKED_LANGUAGE_MODELING
 from transformer.tasks.registry import TASKS, build_task, task_config
 
 OF_TASK = {case.config["task"]["name"]: case.config["task"] for case in CASES}
@@ -16,8 +18,8 @@ CONFIGS: dict[str, Mapping[str, Any]] = {
     **{name: OF_TASK[name] for name in TASKS.all_names()},
     "language_modeling of windows": OF_TASK["language_modeling"] | {"batching": "windows"},
     "language_modeling of packed texts": OF_TASK["language_modeling"] | {"batching": "packed"},
-    "masked_lm of windows": MASKED_LANGUAGE_MODELING["task"] | {"input_format": "windows"},
-    "masked_lm of crops": MASKED_LANGUAGE_MODELING["task"] | {"input_format": "crops"},
+    "masked_lm of windows": with_defaults(MASKED_LANGUAGE_MODELING) | {"input_format": "windows"},
+    "masked_lm of crops": with_defaults(MASKED_LANGUAGE_MODELING) | {"input_format": "crops"},
     "masked_lm of pairs": OF_TASK["masked_lm"] | {"input_format": "pairs", "masking": "dynamic"},
     "few_shot of several shots": OF_TASK["experiments.few_shot.task"]
     | {"shots": (1, 2), "dataset": "strokes/train=6,validation=3,test=3,num_drawers=4"},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.contracts import memory
-from tests.contracts.cases import toy
+from tests.contracts.toy_cases import toy
 from transformer.config import UserError
 from transformer.models.model import leaves_by_path
 from transformer.tasks.task import StateView
