@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed import statements
 from tests.import_cycles import find_cycles
 
 # Each imports only itself and what stands before it.
@@ -128,7 +129,7 @@ def import_statements(file: File) -> tuple[tuple[ast.Import | ast.ImportFrom, bo
     """Each with whether it stands outside functions and all else; several rules ask for them."""
     tree = tree_of(file)
     outer = {id(node) for node in tree.body}
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    found = [node for node in statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     return tuple((node, id(node) in outer) for node in found)
 
 

@@ -3,12 +3,15 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.markdown import ROOT
+from transformer.training import build
+from transformer.training.partitioning import single_device_placement
 
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))}
 # What replaces the values of the cell with the tag "parameters".
@@ -47,6 +50,14 @@ def run(name: str) -> dict[str, Any]:
             assert set(SMALL[name]) <= set(names)
             names.update(SMALL[name])
     return names
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Train on one device: sharding has its tests, and makes these slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "make_placement", lambda config: single_device_placement())
+        yield
 
 
 @pytest.fixture
