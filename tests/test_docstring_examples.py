@@ -124,7 +124,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "checkpoint_every": 2,
         "task": {
             "name": "translation",
-            "dataset": "phrases/rounded=50",
+            "dataset": "phrases/rounded=50,train=400,validation=20,test=20",
             "vocab_size": 600,
             "bucket_lengths": (24,),
             "tokens_per_batch": 96,

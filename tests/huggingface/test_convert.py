@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import json
 import typing
 from collections.abc import Callable, Iterator
