@@ -110,11 +110,3 @@ def test_a_model_and_a_task_of_ones_own_train(folder: Path) -> None:
     names = run("your_own_model_and_task")
     assert names["previous"].shape == (len(names["maps"].steps),)
     shutil.rmtree(folder / "lab")
-
-
-def test_a_file_that_a_cell_writes_is_one_that_compiles() -> None:
-    written = ["".join(cell["source"]) for cell in cells("your_own_model_and_task")]
-    files = [text.partition("\n")[2] for text in written if text.startswith("%%writefile")]
-    assert len(files) == 2
-    for text in files:
-        compile(text, "lab", "exec")

@@ -78,7 +78,7 @@ def forward_flops(model: Model, inputs: Shapes) -> int:
     Raises:
         UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.shapes()
     return sum(
         count_matmul_flops(_trace_method(model, method, variables, inputs).jaxpr) for method in model.forward_methods
     )
@@ -100,7 +100,7 @@ def recomputed_flops(model: Model, inputs: Shapes) -> int:
     Raises:
         UncountableError: If a loop has an unknown trip count, or if a foreign function is called.
     """
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.shapes()
     total = 0
     for method in model.forward_methods:
         traced = _trace_method(model, method, variables, inputs)

@@ -263,7 +263,7 @@ def _load_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedM
     experiment, path = run.experiment, run.directory.path
     preprocessor = _input_reader(experiment).load_preprocessor(path)
     model = _build_model(experiment, preprocessor)
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = model.shapes()
 
     def read(checkpoint: StoredCheckpoint) -> Variables:
         state = checkpoint.restore(shapes.state, ("variables", "state"))

@@ -150,9 +150,17 @@ class Model:
         params = self.functional.init(key)
         return Variables(params, self.functional.bind(params).initial_state(key))
 
+    def shapes(self) -> Variables:
+        """Return the shapes and types of the variables; the initialization of parameters is not traced once more."""
+        params = self.functional.shapes()
+        state = jax.eval_shape(
+            lambda params, key: self.functional.bind(params).initial_state(key), params, jax.random.key(0)
+        )
+        return Variables(params, state)
+
     def axes(self) -> Variables:
         """Return the logical axes of every parameter; the state is replicated."""
-        state = jax.eval_shape(self.init, jax.random.key(0)).state
+        state = self.shapes().state
         return Variables(self.functional.axes(), jax.tree.map(lambda leaf: (None,) * leaf.ndim, state))
 
     def apply(

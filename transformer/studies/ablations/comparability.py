@@ -151,7 +151,7 @@ def compute_initial_parameters(experiment: ExperimentConfig, task: Task) -> Any:
     variables, _ = load_variables_from_source(
         experiment.initialize_from,
         model,
-        jax.eval_shape(model.init, key),
+        model.shapes(),
         lambda: make(key),
         class_names=task.interface.class_names,
     )

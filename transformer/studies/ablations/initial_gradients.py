@@ -191,7 +191,7 @@ def compute_initial_gradient_norms(
     if origin := experiments[0].initialize_from.run:
         raise UserError(f"ablation: initial_gradients are of values drawn afresh; config.initialize_from.run={origin}")
     model = models.build(experiments[0].model, task.interface, experiments[0].precision)
-    paths = leaves_by_path(jax.eval_shape(model.init, jax.random.key(0)).params)
+    paths = leaves_by_path(model.functional.shapes())
     path = next((path for path in _FIRST_MATRICES if path in paths), None)
     if path is None:
         family = models.family_name(experiments[0].model)
