@@ -273,7 +273,7 @@ class Config:
 
     def __post_init__(self) -> None:
         prefix = f"{self._path}." if self._path else ""
-        for name, (hint, limits) in _hints_and_limits(type(self)).items():
+        for name, (hint, limits) in _hints_and_limits(typing.cast(type, type(self))).items():
             convert_value(hint, getattr(self, name), f"{prefix}{name}", limits)
         self._check()
 
@@ -318,7 +318,7 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     for key in values:
         if key not in fields:
             raise UserError(f"unknown key {prefix}{_truncate(str(key))}: {suggest_nearest(str(key), fields)}")
-    hints = _hints_and_limits(cls)
+    hints = _hints_and_limits(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
         own_default = field_default(field) if default is None else getattr(default, name)
