@@ -40,9 +40,18 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a file, those of its functions too, without their expressions: nine tenths of a tree."""
+    blocks = [tree]
+    for block in blocks:
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            blocks += getattr(block, part, ())
+    yield from blocks
+
+
 def imported_names(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """Yield each import of a file as a module and a name in it; no name for the module itself."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
@@ -69,6 +78,15 @@ def _exports(tree: ast.AST) -> Iterator[tuple[str | None, str]]:
     return ((name, module) for module, name in imported_names(tree) if name is not None)
 
 
+def importers_of(packages: Iterable[str]) -> dict[str, set[str]]:
+    """Return the modules that import each module of these packages."""
+    importers: dict[str, set[str]] = {}
+    for importer, imported in import_graph(path for name in packages for path in (ROOT / name).rglob("*.py")).items():
+        for module in imported:
+            importers.setdefault(module, set()).add(importer)
+    return importers
+
+
 def nearest_tests(module: str, importers: Mapping[str, set[str]]) -> set[str]:
     """Return the test modules that import a module by the shortest way."""
     level, seen = {module}, {module}
@@ -92,19 +110,17 @@ def _distance(module: str, test: str) -> tuple[bool, bool, str]:
 
 def nearest_test_files(changed: Iterable[str]) -> list[str]:
     """Return the test files that are nearest to these changed files."""
-    graph = import_graph(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    importers: dict[str, set[str]] = {}
-    for importer, imported in graph.items():
-        for name in imported:
-            importers.setdefault(name, set()).add(importer)
     found: set[str] = set()
+    modules = []
     for name in changed:
         if name.endswith(".py") and name.split("/")[0] in PACKAGES:
             found.update(STRUCTURE_TESTS)
-            tests = nearest_tests(module_name(ROOT / name), importers)
-            found.update(f"{test.replace('.', '/')}.py" for test in tests)
+            modules.append(module_name(ROOT / name))
         elif name.endswith((".md", ".ipynb")):
             found.update(DOCUMENT_TESTS)
+    importers = importers_of(PACKAGES) if modules else {}
+    tests = {test for module in modules for test in nearest_tests(module, importers)}
+    found.update(f"{test.replace('.', '/')}.py" for test in tests)
     return sorted(name for name in found if (ROOT / name).exists())
 
 

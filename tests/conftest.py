@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-# All of this must be said before jax or the package is imported anywhere.
+# All of this must be said before jax, NumPy or the package is imported anywhere.
+# The arrays of tests are small: threads of BLAS wait for each other longer than they compute, 20 times in a search.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -16,8 +16,10 @@ import pytest
 
 from tests.interpret.conftest import write_gpt2
 from tests.markdown import ROOT
+from transformer.training import build
 from transformer.training.config import resolve_config
 from transformer.training.driver import train
+from transformer.training.partitioning import single_device_placement
 
 SECTION = re.compile(r"^( *)Example:\n(.*?)(?=^\1\S|\Z)", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -36,6 +38,8 @@ def examples_of(source: str, module: str) -> Iterator[DocstringExample]:
     Raises:
         ValueError: If an example is not one fenced block of Python.
     """
+    if "Example:\n" not in source:  # as nine of ten modules, which need not be parsed
+        return
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             continue
@@ -100,6 +104,14 @@ def check_comment(value: Any, comment: str) -> None:
         assert value == expected
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Train on one device: sharding has its tests, and makes these slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "make_placement", lambda config: single_device_placement())
+        yield
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short run like the demo and a published model, under the names that the examples say."""
@@ -112,7 +124,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "checkpoint_every": 2,
         "task": {
             "name": "translation",
-            "dataset": "phrases/rounded=50",
+            "dataset": "phrases/rounded=50,train=400,validation=20,test=20",
             "vocab_size": 600,
             "bucket_lengths": (24,),
             "tokens_per_batch": 96,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from ml_collections import ConfigDict
 import transformer
 from tests.markdown import ROOT
 from transformer.config import UserError
+from transformer.training import build
 from transformer.training.config import resolve_config
+from transformer.training.partitioning import single_device_placement
 
 LAZY = ("data", "decoding", "layers", "models", "tasks", "training")
 CONFIG = {
@@ -23,10 +26,24 @@ CONFIG = {
     "steps": 1,
     "checkpoint_every": 1,
     "log_every": 1,
-    "task": {"name": "language_modeling", "dataset": "repeated", "context_length": 16, "probe_length": 8},
+    "task": {
+        "name": "language_modeling",
+        "dataset": "repeated/num_symbols=8,min_segment_length=2,max_segment_length=4,length=16,"
+        "train=32,validation=8,test=8",
+        "context_length": 16,
+        "probe_length": 8,
+    },
     "model": {"family": "decoder", "layers": 1, "width": 16, "heads": 2, "feed_forward": 16},
     "optimizer": {"learning_rate": 1e-3},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Train on one device: sharding has its tests, and makes these slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "make_placement", lambda config: single_device_placement())
+        yield
 
 
 def output_of(program: str, *, folder: Path = ROOT) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.changed import statements
 from tests.import_cycles import find_cycles
 
 # Each imports only itself and what stands before it.
@@ -59,6 +60,8 @@ MAY_RUN = {
     "transformer/training/writers/tensorboard.py",  # tensorboardX
 }
 FORBIDDEN_ENDS = {call.rpartition(".")[2] for call in FORBIDDEN_CALLS}
+# What a file must have in its text for any of these rules: to look through the trees of all files takes seconds.
+RULED_WORD = re.compile(rf"\b(?:{'|'.join(sorted({*FORBIDDEN_ENDS, *RUNNING, 'allow_pickle'}))})\b")
 MACHINE = re.compile(
     r"--(?:extra-)?index-url|https?://[^\s\"']*/simple\b|(?<![\w.])/(?:home/\w+|Users/\w+|root/|tmp/[a-z])"
 )
@@ -128,7 +131,7 @@ def import_statements(file: File) -> tuple[tuple[ast.Import | ast.ImportFrom, bo
     """Each with whether it stands outside functions and all else; several rules ask for them."""
     tree = tree_of(file)
     outer = {id(node) for node in tree.body}
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    found = [node for node in statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     return tuple((node, id(node) in outer) for node in found)
 
 
@@ -243,7 +246,7 @@ def forbidden(files: Sequence[File]) -> list[str]:
         if found.package in FORBIDDEN and not file.path.startswith((*RECORDS, PEERS)):
             faults.append(f"{file.path}:{found.line} imports {found.module}")
     for file in sources(files, *sorted(OURS)):
-        for node in ast.walk(tree_of(file)):
+        for node in ast.walk(tree_of(file)) if RULED_WORD.search(file.text or "") else ():
             # By its last name first: to write every expression out takes seconds.
             near = isinstance(node, ast.Call) and last_name(node.func) in FORBIDDEN_ENDS
             if near and (called := ast.unparse(node.func)) in FORBIDDEN_CALLS:
@@ -543,26 +546,29 @@ def test_models_import_on_a_bare_machine(root: Path) -> None:
     assert "ModuleNotFoundError" in run_python(f"{block}import grain", root).stderr
 
 
-def test_neither_tensorflow_nor_torch_is_imported(root: Path) -> None:
+@pytest.fixture(scope="module")
+def imported(root: Path) -> list[str]:
+    """What rare modules a training imports, and what forbidden ones all modules import, a line each."""
     names = [file.module for file in modules_of(root, "transformer", "launch")]
     program = (
-        "import sys, importlib\n"
+        "import sys, importlib, transformer.training.driver, transformer.training.writers.trackers\n"
+        "rare = {'scipy', 'sacrebleu', 'tensorflow_datasets', 'tensorboardX', 'transformer.maps.report.page'}\n"
+        "print(sorted(rare & set(sys.modules)))\n"
         f"for name in {names}: importlib.import_module(name)\n"
         "print(sorted({'tensorflow', 'torch'} & set(sys.modules)))"
     )
     done = run_python(program, root)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_a_training_starts_without_what_only_rare_paths_need(root: Path) -> None:
+def test_a_training_starts_without_what_only_rare_paths_need(imported: list[str]) -> None:
     """Each would delay every start: SciPy's solvers alone took a sixth of the time of all imports."""
-    program = (
-        "import sys, transformer.training.driver, transformer.training.writers.trackers\n"
-        "rare = {'scipy', 'sacrebleu', 'tensorflow_datasets', 'tensorboardX', 'transformer.maps.report.page'}\n"
-        "print(sorted(rare & set(sys.modules)))"
-    )
-    done = run_python(program, root)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert imported[0] == "[]"
+
+
+def test_neither_tensorflow_nor_torch_is_imported(imported: list[str]) -> None:
+    assert imported[1:] == ["[]"]
 
 
 def test_one_environment_serves_both_locks(root: Path) -> None:

@@ -3,12 +3,15 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.markdown import ROOT
+from transformer.training import build
+from transformer.training.partitioning import single_device_placement
 
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))}
 # What replaces the values of the cell with the tag "parameters".
@@ -47,6 +50,14 @@ def run(name: str) -> dict[str, Any]:
             assert set(SMALL[name]) <= set(names)
             names.update(SMALL[name])
     return names
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device() -> Iterator[None]:
+    """Train on one device: sharding has its tests, and makes these slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "make_placement", lambda config: single_device_placement())
+        yield
 
 
 @pytest.fixture
@@ -99,11 +110,3 @@ def test_a_model_and_a_task_of_ones_own_train(folder: Path) -> None:
     names = run("your_own_model_and_task")
     assert names["previous"].shape == (len(names["maps"].steps),)
     shutil.rmtree(folder / "lab")
-
-
-def test_a_file_that_a_cell_writes_is_one_that_compiles() -> None:
-    written = ["".join(cell["source"]) for cell in cells("your_own_model_and_task")]
-    files = [text.partition("\n")[2] for text in written if text.startswith("%%writefile")]
-    assert len(files) == 2
-    for text in files:
-        compile(text, "lab", "exec")

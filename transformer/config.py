@@ -273,9 +273,8 @@ class Config:
 
     def __post_init__(self) -> None:
         prefix = f"{self._path}." if self._path else ""
-        hints = _type_hints(typing.cast(type, type(self)))
-        for field in dataclasses.fields(self):
-            convert_value(hints[field.name], getattr(self, field.name), f"{prefix}{field.name}")
+        for name, (hint, limits) in _hints_and_limits(typing.cast(type, type(self))).items():
+            convert_value(hint, getattr(self, name), f"{prefix}{name}", limits)
         self._check()
 
     def _check(self) -> None:
@@ -319,12 +318,13 @@ def from_config[T](cls: type[T], values: Mapping[str, Any], path: str = "config"
     for key in values:
         if key not in fields:
             raise UserError(f"unknown key {prefix}{_truncate(str(key))}: {suggest_nearest(str(key), fields)}")
-    hints = _type_hints(typing.cast(type, cls))
+    hints = _hints_and_limits(typing.cast(type, cls))
     arguments = {}
     for name, field in fields.items():
         own_default = field_default(field) if default is None else getattr(default, name)
         if name in values:
-            arguments[name] = convert_value(hints[name], values[name], f"{prefix}{name}", default=own_default)
+            hint, limits = hints[name]
+            arguments[name] = convert_value(hint, values[name], f"{prefix}{name}", limits, own_default)
         elif own_default is dataclasses.MISSING:
             raise UserError(f"{prefix}{name} is missing: it has no default")
         else:
@@ -345,8 +345,24 @@ def field_default(field: dataclasses.Field[Any]) -> Any:
 
 
 @functools.cache
-def _type_hints(cls: type) -> dict[str, Any]:
+def type_hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class with what `Annotated` adds to them, resolved once."""
     return typing.get_type_hints(cls, include_extras=True)
+
+
+@functools.cache
+def _hints_and_limits(cls: type) -> dict[str, tuple[Any, tuple[Limit, ...]]]:
+    """Return for each field of a dataclass its annotation without limits, and the limits."""
+    hints = type_hints(cls)
+    return {field.name: _split_limits(hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _split_limits(hint: Any) -> tuple[Any, tuple[Limit, ...]]:
+    """Return an annotation without `Annotated`, and the limits that it adds."""
+    if typing.get_origin(hint) is not Annotated:
+        return hint, ()
+    kind, *annotations = typing.get_args(hint)
+    return kind, tuple(limit for limit in annotations if isinstance(limit, Limit))
 
 
 def convert_value(
@@ -364,14 +380,13 @@ def convert_value(
     Raises:
         UserError: If the value has another type or violates a limit.
     """
-    origin, parameters = typing.get_origin(hint), typing.get_args(hint)
+    # A class, as most annotations are, has neither.
+    origin, parameters = (None, ()) if type(hint) is type else (typing.get_origin(hint), typing.get_args(hint))
     if hint is Any:
         return value
     if origin is Annotated:
-        kind, *annotations = parameters
-        return convert_value(
-            kind, value, path, tuple(limit for limit in annotations if isinstance(limit, Limit)), default
-        )
+        kind, limits = _split_limits(hint)
+        return convert_value(kind, value, path, limits, default)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
@@ -391,7 +406,7 @@ def convert_value(
                 limit.check(items, path)  # type: ignore[arg-type]
             return items
         if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-            return hint(*_convert_items(tuple(_type_hints(hint).values()), value, path))
+            return hint(*_convert_items(tuple(type_hints(hint).values()), value, path))
     if origin in (dict, Mapping):
         if isinstance(value, Mapping):
             return _convert_mapping(parameters, value, path)

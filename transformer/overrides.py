@@ -70,13 +70,24 @@ def section_schema(cls: type, default: Any = dataclasses.MISSING, values: Any = 
         values: The section in the config, which determines the keys of an inner section of several possible classes.
     """
     hints = _type_hints(cls)
+    section = values if isinstance(values, Mapping) else {}
     keys = {}
     for field in dataclasses.fields(cls):
-        own_default = getattr(default, field.name) if isinstance(default, cls) else field_default(field)
-        keys[field.name] = field_schema(
-            hints[field.name], own_default, values.get(field.name) if isinstance(values, Mapping) else None
-        )
+        value = section.get(field.name)
+        if isinstance(default, cls):
+            keys[field.name] = field_schema(hints[field.name], getattr(default, field.name), value)
+        elif value is None:
+            keys[field.name] = _default_keys(cls)[field.name]
+        else:
+            keys[field.name] = field_schema(hints[field.name], field_default(field), value)
     return SchemaSection(keys)
+
+
+@functools.cache
+def _default_keys(cls: type) -> dict[str, SchemaValue | SchemaSection]:
+    """Return the keys of a dataclass of which a config sets none; most keys of every config are among them."""
+    hints = _type_hints(cls)
+    return {field.name: field_schema(hints[field.name], field_default(field)) for field in dataclasses.fields(cls)}
 
 
 def field_schema(hint: Any, default: Any = dataclasses.MISSING, value: Any = None) -> SchemaValue | SchemaSection:

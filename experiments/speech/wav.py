@@ -6,7 +6,6 @@ import wave
 
 import numpy as np
 from jaxtyping import Float
-from scipy.signal import resample_poly
 
 from experiments.speech.log_mel import SAMPLE_RATE
 from transformer.config import UserError
@@ -71,6 +70,8 @@ def decode_wav(content: bytes, name: str) -> Float[np.ndarray, " N"]:
         samples = padded.view("<i4")[:, 0] / 2.0 ** (32 - 8 * size)
     mono = samples.reshape(-1, channels).mean(axis=1) / 2.0 ** (8 * size - 1)
     if rate != SAMPLE_RATE:
+        from scipy.signal import resample_poly  # a second to import, and most recordings have the models' rate
+
         mono = resample_poly(mono, SAMPLE_RATE // divisor, rate // divisor)
     return mono.astype(np.float32)
 

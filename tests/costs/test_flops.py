@@ -431,7 +431,7 @@ CHANGES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "windows" else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
+    "name", [name if name == "attention_windows" else pytest.param(name, marks=pytest.mark.slow) for name in CHANGES]
 )
 def test_what_is_computed_again_is_that_of_its_formula(name: str) -> None:
     changed, expected = CHANGES[name]

@@ -30,6 +30,16 @@ def values_of(name: str) -> dict[str, Any]:
     return load_config(str(CHECKOUT / name)).to_dict()
 
 
+@functools.cache
+def whole_of(name: str) -> dict[str, Any]:
+    return resolve_config(values_of(name)).to_config()
+
+
+@functools.cache
+def keys_of(name: str) -> frozenset[str]:
+    return frozenset(value_keys(config_schema(values_of(name))))
+
+
 def test_there_are_experiments() -> None:
     assert len(FILES) >= 8
 
@@ -40,8 +50,7 @@ def test_every_config_but_the_demo_lies_in_the_configs_of_its_project() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_config_resolves(name: str) -> None:
-    experiment = resolve_config(values_of(name))
-    assert resolve_config(experiment.to_config()).to_config() == experiment.to_config()
+    assert resolve_config(whole_of(name)).to_config() == whole_of(name)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -67,6 +76,7 @@ def bases(file: Path) -> Iterator[str]:
 KEPT = {"wmt14.py": {"optimizer.warmup_steps": "the learning rate beside it is computed from it"}}
 
 
+@functools.cache
 def differing(name: str) -> dict[str, bool]:
     """The keys that a config states, and whether with another value than the default."""
     values = load_config(name).to_dict()
@@ -113,6 +123,7 @@ def test_what_a_config_need_not_state_is_named(tmp_path: Path) -> None:
 NAMED = re.compile(r"--config\.([a-z_]+(?:\.[a-z_]+)*)(?:=([^\s`]+))?")
 
 
+@functools.cache
 def named_in_commands() -> list[dict[str, str | None]]:
     """The overrides that the page names, each alone; those of the mesh together, which they describe together."""
     found = NAMED.findall((CHECKOUT / "docs/guides/commands.md").read_text(encoding="utf-8"))
@@ -126,7 +137,7 @@ def test_the_overrides_of_the_commands_page_are_found() -> None:
     assert {"model.score": "additive"} in named
     assert {"head_statistics_every": "7"} in named
     assert {"sharding.rules", "sharding.fsdp", "sharding.tensor"} <= set(named[0])
-    known = {key for name in NAMES for key in value_keys(config_schema(values_of(name)))}
+    known = {key for name in NAMES for key in keys_of(name)}
     assert {key for overrides in named for key in overrides} <= known
 
 
@@ -140,8 +151,7 @@ def whole(values: Any) -> dict[str, Any] | str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_override_of_the_commands_page_works(name: str) -> None:
-    values, before = values_of(name), flatten_config(resolve_config(values_of(name)).to_config())
-    known = set(value_keys(config_schema(values)))
+    values, before, known = values_of(name), flatten_config(whole_of(name)), keys_of(name)
     sizes = {size for size, published in SIZES.items() if published.family == before["model.family"]}
     for overrides in named_in_commands():
         if not set(overrides) <= known:
@@ -175,8 +185,7 @@ def test_setting_any_key_to_its_present_value_changes_nothing() -> None:
     tried: set[str] = set()
     wrong: list[str] = []
     for name in NAMES:
-        values = values_of(name)
-        expected = resolve_config(values).to_config()
+        values, expected = values_of(name), whole_of(name)
         for key, value in flatten_config(expected).items():
             section, *groups = key.split(".")[:-1] or [key]
             chosen = (
@@ -205,7 +214,7 @@ def words_of(page: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_shown_config_is_the_whole_config_as_words(name: str) -> None:
-    expected = resolve_config(values_of(name)).to_config()
+    expected = whole_of(name)
     page = format_as_flags(values_of(name))
     words = words_of(page)
     keys = [key for key, _ in words]

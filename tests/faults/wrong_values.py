@@ -5,9 +5,10 @@ A new field of a schema, or of what a run writes, is attacked without a word her
 
 import copy
 import dataclasses
+import functools
 import random
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # What no field of any file of ours is allowed to be, all of it JSON.
@@ -43,10 +44,15 @@ Path = tuple[str | int, ...]
 
 
 class Wrong(NamedTuple):
-    """A document that is wrong in one place."""
+    """A document that is wrong in one place; it is made when it is asked for, as few of the thousands are."""
 
     name: str
-    document: Any
+    make: Callable[[], Any]
+
+    @property
+    def document(self) -> Any:
+        """The document."""
+        return self.make()
 
     def text(self) -> str:
         """The document as it stands in a file."""
@@ -67,11 +73,11 @@ def wrong(document: Any, schema: type | None = None, within: Path = ()) -> Itera
     """
     for path in dict.fromkeys((*_places(_at(document, within), within), *_fields(schema, document, within))):
         for name, value in (*VALUES.items(), (DEEP, _MARK)):
-            yield Wrong(f"{_written(path)} {name}", _with(document, path, value))
+            yield Wrong(f"{_written(path)} {name}", functools.partial(_with, document, path, value))
         if path and isinstance(path[-1], str) and _has(document, path):
-            yield Wrong(f"{_written(path)} missing", _without(document, path))
+            yield Wrong(f"{_written(path)} missing", functools.partial(_without, document, path))
     if isinstance(_at(document, within), dict):
-        yield Wrong(f"{_written(within)} with more", _with(document, (*within, "unheard_of"), 1))
+        yield Wrong(f"{_written(within)} with more", functools.partial(_with, document, (*within, "unheard_of"), 1))
 
 
 def some(cases: Sequence[Wrong], count: int, seed: int) -> list[Wrong]:

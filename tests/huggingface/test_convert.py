@@ -31,6 +31,8 @@ from transformer.huggingface.convert import (
 from transformer.huggingface.generation_config import convert_generation_config, generation_config
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors
 from transformer.layers.functional_module import Precision
+from transformer.models import registry
+from transformer.models.model import Model
 from transformer.models.registry import FAMILIES as MODELS
 from transformer.models.registry import build, model_config
 from transformer.tasks.decoding_config import DecodingDefaults
@@ -61,6 +63,22 @@ def read(recorded: Recording, folder: Path, **config: Any) -> PublishedModel:
     recorded = recorded._replace(about={**recorded.about, "config": recorded.config | config})
     recorded.write(folder)
     return open_model_folder(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _build_each_model_once() -> Iterator[None]:
+    """Trace the parameters of a model once: each is read many times here, with this or that wrong in its files."""
+    built: dict[str, Model] = {}
+    trace = registry.build
+
+    def build_once(*arguments: Any) -> Model:
+        if (model := repr(arguments)) not in built:
+            built[model] = trace(*arguments)
+        return built[model]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "build", build_once)
+        yield
 
 
 # Models that another type expresses too, in which an export writes them.
@@ -594,20 +612,27 @@ def variations(case: str) -> Iterator[tuple[str, Any, str]]:
 def test_no_variation_of_a_key_is_read_as_another_model(case: str) -> None:
     recorded, model_type = SWEEP[case], case.split()[0]
     family = CONVERSIONS[model_type]
+    models: dict[str, Any] = {}
 
     def section_of(config: dict[str, Any]) -> tuple[Any, Any]:
         section, interface = family.convert_config(config, TENSORS_OF_HEADS.get(model_type, frozenset()))
-        # As an export compares them: two ways to say one model are one.
-        return comparable_config(model_config(section)), interface
+        # As an export compares them: two ways to say one model are one. Most variations give one of a few sections.
+        if (written := repr(section)) not in models:
+            models[written] = comparable_config(model_config(section))
+        return models[written], interface
 
     usual = section_of(recorded["config"])
+    usual_in_short_texts = in_short_texts(usual)
     outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
     wrong, refusals = [], []
     for key, value, theirs in variations(case):
         rest = {name: stated for name, stated in recorded["config"].items() if name != key}
         try:
             found = section_of(rest if value == "absent" else {**rest, key: value})
-            ours = "same" if found == usual else theirs if in_short_texts(found) == in_short_texts(usual) else "other"
+            if found == usual:
+                ours = "same"
+            else:
+                ours = theirs if in_short_texts(found) == usual_in_short_texts else "other"
         except UserError as error:
             ours = "refused"
             refusals.append((key, value, str(error)))

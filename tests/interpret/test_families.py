@@ -23,8 +23,7 @@ READERS = {name: tasks.TASKS[name].input_reader for name in tasks.TASKS.all_name
 READ = [
     case
     for case in CASES
-    if (reader := READERS.get(case.task["name"])) is not None
-    and reader.load_preprocessor is load_run_tokenizer
+    if (reader := READERS.get(case.task["name"])) is not None and reader.load_preprocessor is load_run_tokenizer
 ]
 
 

@@ -11,6 +11,8 @@ from launch import train
 from launch.cli import run
 from launch.flag_parsing import parse_arguments
 from tests.training import small_run
+from transformer.training import build
+from transformer.training.partitioning import single_device_placement
 
 CONFIG = f"from ml_collections import ConfigDict\n\ndef get_config():\n    return ConfigDict({small_run.CONFIG!r})\n"
 
@@ -38,7 +40,8 @@ def test_a_right_run_is_said_to_be_right_and_leaves_nothing(tmp_path, config, ca
     assert not workdir.exists()
 
 
-def test_a_run_that_exists_is_checked_and_not_touched(tmp_path, config, capsys):
+def test_a_run_that_exists_is_checked_and_not_touched(tmp_path, config, capsys, monkeypatch):
+    monkeypatch.setattr(build, "make_placement", lambda config: single_device_placement())
     workdir = tmp_path / "run"
     assert run(train.COMMAND, train.main, (config, f"--workdir={workdir}")) == 0
     before = contents(workdir)

@@ -6,11 +6,11 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
-import zarr
 
 from experiments.speech.wav import encode_wav
 from transformer.attention.capture import TopWeights
@@ -71,6 +71,13 @@ def open_store(path, **changes) -> MapStore:
     return MapStore.open(path, **{"sites": SITES, "labels": LABELS, "config_hash": "abc", **changes})
 
 
+def open_group(path: Path) -> Any:
+    """The group of a folder as zarr-python reads it, which takes a second to import."""
+    import zarr
+
+    return zarr.open_group(path, mode="r")
+
+
 def test_what_is_read_is_what_was_written(tmp_path):
     store = open_store(tmp_path / "maps")
     maps = {step: some_weights(step) for step in (10, 20, 30)}
@@ -96,7 +103,7 @@ def test_zarr_python_reads_the_store(tmp_path):
     store = open_store(tmp_path / "maps")
     store.write(5, some_maps(0, store))
     store.write(9, some_maps(1, store))
-    group = zarr.open_group(tmp_path / "maps", mode="r")
+    group = open_group(tmp_path / "maps")
     assert group.attrs["steps"] == [5, 9]
     assert sorted(group["steps"].group_keys(), key=int) == ["5", "9"]
     site = group["steps/9"]["decoder/cross"]
@@ -134,7 +141,7 @@ def test_truncate_drops_what_lies_beyond_the_checkpoint(tmp_path):
         store.write(step, some_maps(step, store))
     store.truncate(after_step=20)
     assert MapStore.open_existing(tmp_path / "maps").steps == (10, 20)
-    assert set(zarr.open_group(tmp_path / "maps", mode="r")["steps"].group_keys()) == {"10", "20"}
+    assert set(open_group(tmp_path / "maps")["steps"].group_keys()) == {"10", "20"}
     store.write(30, some_maps(99, store))
     fresh = open_store(tmp_path / "fresh")
     fresh.write(30, some_maps(99, fresh))
@@ -394,7 +401,7 @@ def test_a_long_map_is_kept_as_a_pyramid_some_rows_and_the_top_of_each(tmp_path)
     np.testing.assert_allclose(largest, np.moveaxis(np.take_along_axis(weights, order, -1), 1, 0), atol=0.004)
     with pytest.raises(UserError, match=r"level='full' .* pooled-16, pooled-32"):
         reader.read("decoder/self", 7)
-    assert zarr.open_group(tmp_path / "maps" / "steps" / "7", mode="r")["decoder/self/top/keys"].dtype == np.int32
+    assert open_group(tmp_path / "maps" / "steps" / "7")["decoder/self/top/keys"].dtype == np.int32
 
 
 def test_a_whole_map_has_neither_rows_nor_tops(tmp_path):

@@ -163,6 +163,16 @@ def test_arrays_land_where_the_abstract_state_says(checkpoints: Checkpoints):
     assert only.devices() == {jax.devices()[5]}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkpoints]:
+    """Checkpoints with a state of every kind of leaf, of which tests only read."""
+    opened = Checkpoints(tmp_path_factory.mktemp("saved") / "checkpoints", max_to_keep=2)
+    opened.save(1, make_state(), {})
+    assert opened.steps() == [1]
+    yield opened
+    opened.close()
+
+
 def changed(state: State, **params: Any) -> State:
     return state._replace(params={name: leaf for name, leaf in (state.params | params).items() if leaf is not None})
 
@@ -197,30 +207,27 @@ def changed(state: State, **params: Any) -> State:
     ],
 )
 def test_another_model_is_refused_before_anything_is_read(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, params: dict, message: str
+    saved: Checkpoints, monkeypatch: pytest.MonkeyPatch, params: dict, message: str
 ):
-    state = make_state()
-    checkpoints.save(1, state, {})
     monkeypatch.setattr(StoredCheckpoint, "_read_unverified", lambda *_: pytest.fail("the arrays were read"))
-    other = changed(state, **params)
+    other = changed(make_state(), **params)
     for expected in (other, abstract(other)):
         with pytest.raises(UserError, match=f"of another model or version: .*{message}; give the config"):
-            checkpoints.read(1).restore(expected)
+            saved.read(1).restore(expected)
         with pytest.raises(UserError, match=message):
-            checkpoints.read(1).restore(expected.params, ("params",))
+            saved.read(1).restore(expected.params, ("params",))
 
 
-def test_another_kind_of_key_or_number_is_refused(checkpoints: Checkpoints):
+def test_another_kind_of_key_or_number_is_refused(saved: Checkpoints):
     state = make_state()
-    checkpoints.save(1, state, {})
     with pytest.raises(UserError, match=r"'key' is .* of key<fry> in the checkpoint and .* of key<rbg> in this run"):
-        checkpoints.read(1).restore(state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
+        saved.read(1).restore(state._replace(key=jax.random.split(jax.random.key(0, impl="rbg"), 2)))
     with pytest.raises(
         UserError, match=r"'extra/rate' is .* python float in the checkpoint and .* python int in this run"
     ):
-        checkpoints.read(1).restore(state._replace(extra=state.extra | {"rate": 1}))
+        saved.read(1).restore(state._replace(extra=state.extra | {"rate": 1}))
     with pytest.raises(UserError, match=r"'extra/wide' is .* of int64 in the checkpoint and .* of int32 in this run"):
-        checkpoints.read(1).restore(state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
+        saved.read(1).restore(state._replace(extra=state.extra | {"wide": np.zeros(3, np.int32)}))
 
 
 def test_a_part_is_read_alone(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,6 @@
 """Fits of the loss against size: planted exponents come back, and what the runs cannot tell is not told."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import stats
 from transformer.config import UserError
 from transformer.studies.scaling_laws import (
     HUBER,
+    ScalingFit,
     ScalingRun,
     compute_optimal_exponents,
     fit_power_law,
@@ -33,8 +35,18 @@ def runs(sizes: np.ndarray, texts: np.ndarray, seeds: int = 1, noise: float = 0.
     return made
 
 
+@functools.cache
+def planted_law_of_both() -> ScalingFit:
+    return fit_scaling_laws(runs(SIZES, TEXTS), draws=0)["parameters and tokens"]
+
+
+@functools.cache
+def planted_law_of_parameters(noise: float = 0.0) -> ScalingFit:
+    return fit_scaling_laws(runs(np.geomspace(1e5, 1e8, 9), TEXTS[:1], noise=noise), draws=0)["parameters"]
+
+
 def test_the_planted_law_of_both_comes_back() -> None:
-    found = fit_scaling_laws(runs(SIZES, TEXTS), draws=0)["parameters and tokens"]
+    found = planted_law_of_both()
     assert found.form == "L = E + A / N^alpha + B / D^beta"
     planted = {"E": E, "A": A, "alpha": ALPHA, "B": B, "beta": BETA}
     assert dict(found.values) == pytest.approx(planted, rel=2e-2)
@@ -44,7 +56,7 @@ def test_the_planted_law_of_both_comes_back() -> None:
 
 def test_the_planted_law_of_parameters_comes_back_with_its_limit_and_one_bad_run_does_not_move_it() -> None:
     made = runs(np.geomspace(1e5, 1e8, 9), TEXTS[:1])
-    found = fit_scaling_laws(made, draws=0)["parameters"]
+    found = planted_law_of_parameters()
     assert found.form == "L = E + A / N^alpha"
     assert dict(found.values) == pytest.approx({"E": E, "A": A, "alpha": ALPHA}, rel=1e-2)
     made[4] = made[4]._replace(loss=made[4].loss * 1.1)
@@ -153,10 +165,9 @@ def test_a_value_at_an_end_of_its_search_is_said_to_be(losses: list[float], unde
 
 @pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
 def test_a_planted_law_is_determined(noise: float) -> None:
-    made = runs(np.geomspace(1e5, 1e8, 9), TEXTS[:1], noise=noise)
-    assert fit_scaling_laws(made, draws=0)["parameters"].undetermined == {}
+    assert planted_law_of_parameters(noise).undetermined == {}
     if not noise:
-        assert fit_scaling_laws(runs(SIZES, TEXTS), draws=0)["parameters and tokens"].undetermined == {}
+        assert planted_law_of_both().undetermined == {}
 
 
 def test_what_cannot_be_told_is_not() -> None:

@@ -49,7 +49,7 @@ def by_hand(
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_token_loss_is_numpys(smoothing: float) -> None:
     logits, labels, counts = drawn()
-    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), smoothing)
+    found = token_loss(logits, labels, counts, smoothing)
     smoothed, plain, correct = by_hand(logits, labels, counts, smoothing)
     assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-6)
     assert float(found.cross_entropy) == pytest.approx(plain, rel=1e-6)
@@ -60,7 +60,7 @@ def test_token_loss_is_numpys(smoothing: float) -> None:
 def test_rows_of_the_table_without_a_token_have_no_share_of_the_smoothing(dtype: Any) -> None:
     logits, labels, counts = drawn()
     labels, tokens = labels % 5, 5
-    rounded = np.asarray(jnp.asarray(logits, dtype), np.float32)
+    rounded = logits.astype(dtype).astype(np.float32)
 
     @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)
@@ -68,7 +68,7 @@ def test_rows_of_the_table_without_a_token_have_no_share_of_the_smoothing(dtype:
         sums = chunked_token_loss(lambda x: x, states, labels, counts, 0.3, num_tokens=tokens)
         return sums.smoothed, sums
 
-    (_, found), gradient = loss(jnp.asarray(logits, dtype))
+    (_, found), gradient = loss(logits.astype(dtype))
     expected = by_hand(rounded, labels, counts, 0.3, tokens)
     assert [float(x) for x in found] == pytest.approx(expected, rel=2e-6)
     wide = rounded.astype(np.float64)
@@ -81,14 +81,14 @@ def test_rows_of_the_table_without_a_token_have_no_share_of_the_smoothing(dtype:
 def test_correct_counts_every_right_token_and_no_padding() -> None:
     logits, _, counts = drawn()
     labels = logits.argmax(-1).astype(np.int32)
-    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), 0.0)
+    found = token_loss(logits, labels, counts, 0.0)
     assert float(found.correct) == counts.sum() == 7
 
 
+@functools.partial(jax.jit, static_argnums=3)
 def loss_of_bfloat16_states(logits: Any, labels: Any, counts: Any, label_smoothing: float) -> TokenLoss:
     """The loss with a gradient of its own, of logits that are the hidden states."""
-    states = jnp.asarray(logits, jnp.bfloat16)
-    return chunked_token_loss(lambda x: x, states, jnp.asarray(labels), jnp.asarray(counts), label_smoothing)
+    return chunked_token_loss(lambda x: x, logits.astype(jnp.bfloat16), labels, counts, label_smoothing)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_token_whose_logits_are_not_numbers_is_not_right(token_loss: Any) -> N
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_of_bfloat16_states_is_numpys(smoothing: float) -> None:
     logits, labels, counts = drawn(scale=30)
-    rounded = np.asarray(jnp.asarray(logits, jnp.bfloat16), np.float32)
+    rounded = logits.astype(jnp.bfloat16).astype(np.float32)
     found = loss_of_bfloat16_states(logits, labels, counts, smoothing)
     smoothed, plain, correct = by_hand(rounded, labels, counts, smoothing)
     assert [float(x) for x in found] == pytest.approx([smoothed, plain, correct], rel=2e-6)
@@ -137,7 +137,7 @@ def test_a_token_that_cannot_be_has_no_part_in_the_loss_of_bfloat16_states() -> 
 
 def test_the_gradient_is_numpys_and_zero_on_padding() -> None:
     logits, labels, counts = drawn()
-    loss = lambda z: token_loss(z, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed  # noqa: E731
+    loss = lambda z: token_loss(z, labels, counts, 0.1).smoothed  # noqa: E731
     found = np.asarray(jax.jit(jax.grad(loss))(logits))
     wide = logits.astype(np.float64)
     probability = np.exp(wide) / np.exp(wide).sum(-1, keepdims=True)
@@ -148,15 +148,15 @@ def test_the_gradient_is_numpys_and_zero_on_padding() -> None:
 
 def test_large_logits_do_not_overflow() -> None:
     logits, labels, counts = drawn(scale=1e4)
-    found = token_loss(jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(counts), 0.1)
+    found = token_loss(logits, labels, counts, 0.1)
     smoothed, plain, _ = by_hand(logits, labels, counts, 0.1)
     assert [float(found.smoothed), float(found.cross_entropy)] == pytest.approx([smoothed, plain], rel=1e-6)
 
 
 def test_half_precision_logits_are_summed_in_float32() -> None:
     logits, labels, counts = drawn()
-    half = jnp.asarray(logits, jnp.bfloat16)
-    found = token_loss(half, jnp.asarray(labels), jnp.asarray(counts), 0.1)
+    half = logits.astype(jnp.bfloat16)
+    found = token_loss(half, labels, counts, 0.1)
     assert found.smoothed.dtype == jnp.float32
     smoothed, _, _ = by_hand(np.asarray(half, np.float32), labels, counts, 0.1)
     assert float(found.smoothed) == pytest.approx(smoothed, rel=1e-5)
@@ -191,7 +191,7 @@ def test_the_loss_in_chunks_is_the_whole_ones_value_and_gradient(at_once: int) -
 
 
 def test_the_whole_logits_never_exist_in_chunks() -> None:
-    labels = jnp.zeros((2, 64), jnp.int32)
+    labels = np.zeros((2, 64), np.int32)
 
     def loss(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
         return chunked_token_loss(
@@ -274,14 +274,14 @@ def test_of_a_head_that_stores_bfloat16_logits_float32_values_go_into_the_loss(
         score = lambda x: logits_product(x, table.astype(x.dtype).T, jnp.bfloat16)  # noqa: E731
         return chunked_token_loss(score, hidden, jnp.asarray(labels), jnp.asarray(counts), 0.1).smoothed
 
-    states = jnp.asarray(hidden, jnp.bfloat16)
-    value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(states, jnp.asarray(table))
+    states = hidden.astype(jnp.bfloat16)
+    value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(states, table)
     expected, *expected_gradients = head_by_hand(hidden, table, labels, counts, 0.1, (1.0, 0.0))
     assert value.dtype == gradients[1].dtype == jnp.float32
     assert float(value) == pytest.approx(expected, rel=1e-3)
     for found, wanted in zip(gradients, expected_gradients, strict=True):
         assert np.linalg.norm(np.asarray(found, np.float64) - wanted) < 1e-2 * np.linalg.norm(wanted)
-    logits = next(each for each in products_of(jax.make_jaxpr(loss)(states, jnp.asarray(table)).jaxpr))
+    logits = next(each for each in products_of(jax.make_jaxpr(loss)(states, table).jaxpr))
     assert logits.outvars[0].aval.dtype == jnp.bfloat16
 
 
@@ -305,7 +305,7 @@ def test_the_products_of_a_bfloat16_head_have_bfloat16_operands_and_sum_in_float
         sums = chunked_token_loss(score, hidden, jnp.asarray(labels), jnp.asarray(counts), 0.0, logits_at_once=at_once)
         return sums.smoothed
 
-    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(jnp.asarray(hidden, jnp.bfloat16), jnp.asarray(table))
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1)))(hidden.astype(jnp.bfloat16), table)
     products = products_of(program.jaxpr)
     assert len(products) == (4 if at_once < 10**9 else 3)
     assert {operand.aval.dtype for each in products for operand in each.invars} == {jnp.dtype(jnp.bfloat16)}
@@ -320,7 +320,7 @@ def test_a_sharded_vocabulary_is_reduced_where_it_is() -> None:
     by_vocabulary = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, None, "vocabulary"))
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(2, 4, 64)), random.integers(0, 50, (2, 4))
-    states = jax.device_put(jnp.asarray(logits, jnp.bfloat16), by_vocabulary)
+    states = jax.device_put(logits.astype(jnp.bfloat16), by_vocabulary)
 
     @jax.jit
     def loss(states: jax.Array) -> TokenLoss:
@@ -338,7 +338,7 @@ def test_a_gpu_holds_the_logits_of_16_rows_of_gpt2_at_once(
     platform: str, whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses, "target_platform", lambda: platform)
-    labels = jnp.zeros((16, 1024), jnp.int32)
+    labels = np.zeros((16, 1024), np.int32)
 
     def loss(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
         return chunked_token_loss(lambda part: part @ kernel, hidden, labels, labels == 0, 0.0).smoothed

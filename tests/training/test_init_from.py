@@ -5,7 +5,7 @@ import functools
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +104,16 @@ def resolved(source: Path, *rules: str, **changes: Any) -> experiment.Experiment
     return experiment.resolve_config({**CONFIG, "name": "fine-tuned", "seed": 5, "initialize_from": origin, **changes})
 
 
-def begun(made: experiment.ExperimentConfig, folder: Path) -> tuple[TrainState, TrainState, init_from.Initialization]:
-    """The state that a run begins with, the one that it would begin with alone, and what is said of it."""
+def begun(
+    made: experiment.ExperimentConfig, folder: Path
+) -> tuple[TrainState, Callable[[], TrainState], init_from.Initialization]:
+    """The state that a run begins with, what makes the one that it would begin with alone, and what is said of it."""
     folder.mkdir(exist_ok=True)
     setting = build.build_components(made, folder)
     key = jax.random.key(made.run.seed)
     state, report = build_initial_state(made.initialize_from, setting, key, folder)
     assert report is not None
-    return state, setting.init_state(key), report
+    return state, functools.partial(setting.init_state, key), report
 
 
 @functools.cache
@@ -120,6 +122,7 @@ def shapes_in(source: Path) -> TrainState:
     return build.build_components(experiment.resolve_config(CONFIG), source).abstract_state
 
 
+@functools.cache
 def stored(source: Path, prefix: str = "variables/params", step: int = STEPS) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint under a prefix, read with the shapes that its run has."""
     state = Checkpoints.open_read_only(source / "checkpoints").read(step).restore(shapes_in(source))
@@ -143,9 +146,8 @@ def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
 def test_a_run_begins_with_what_another_learned(source: Path, tmp_path: Path) -> None:
     state, alone, report = begun(resolved(source), tmp_path)
     assert_same(params(state), stored(source))
-    assert not any(
-        np.array_equal(leaf, params(alone)[path]) for path, leaf in params(state).items() if "kernel" in path
-    )
+    drawn = params(alone())
+    assert not any(np.array_equal(leaf, drawn[path]) for path, leaf in params(state).items() if "kernel" in path)
     assert int(state.step) == 0
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.optimizers))
     # The averages are of what was loaded, and no array lies in two places, or the step could not be donated the state.
@@ -167,7 +169,7 @@ def test_a_run_begins_with_what_another_learned(source: Path, tmp_path: Path) ->
 def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_path: Path) -> None:
     rules = ("unembedding/* = fresh", "output_bias/* = fresh", "resize embedding/table", "resize positions/table")
     state, alone, report = begun(resolved(source, *rules, model=LARGER), tmp_path)
-    before, drawn, found = stored(source), params(alone), params(state)
+    before, drawn, found = stored(source), params(alone()), params(state)
     rows = {"embedding/table": (260, 264), "positions/table": (16, 14)}
     for path, leaf in found.items():
         if path in rows:
@@ -195,7 +197,7 @@ def test_another_vocabulary_more_positions_and_a_fresh_head(source: Path, tmp_pa
 def test_a_column_a_token_is_resized_too(source: Path, tmp_path: Path) -> None:
     state, alone, report = begun(resolved(source, *RESIZE, model=LARGER), tmp_path)
     path = "unembedding/kernel"
-    expected = np.concatenate([stored(source)[path], params(alone)[path][:, 260:]], axis=1)
+    expected = np.concatenate([stored(source)[path], params(alone())[path][:, 260:]], axis=1)
     assert np.array_equal(params(state)[path], expected)
     assert report.to_dict()["resized"][path] == [[8, 260], [8, 264]]
 

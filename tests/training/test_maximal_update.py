@@ -55,14 +55,14 @@ def decoder(width: int, base_width: int | None, **changed: Any) -> Model:
 
 def logits_of(model: Model, variables: Variables) -> jax.Array:
     tokens = np.random.default_rng(1).integers(0, TOKENS, (4, 16))
-    return model.apply(variables, {"tokens": jnp.asarray(tokens)}, train=False)[0]
+    return jax.jit(lambda variables: model.apply(variables, {"tokens": tokens}, train=False)[0])(variables)
 
 
 def test_the_base_width_itself_is_the_standard_parametrization() -> None:
     key = jax.random.key(2)
     standard, at_base = decoder(BASE_WIDTH, None), decoder(BASE_WIDTH, BASE_WIDTH)
-    variables = standard.init(key)
-    jax.tree.map(np.testing.assert_array_equal, at_base.init(key), variables)
+    variables = jax.jit(standard.init)(key)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(at_base.init)(key), variables)
     np.testing.assert_array_equal(logits_of(at_base, variables), logits_of(standard, variables))
     assert width_rate_factors(standard) is None
     assert width_rate_factors(at_base) is None
@@ -72,7 +72,7 @@ def test_the_base_width_itself_is_the_standard_parametrization() -> None:
 def test_logits_are_divided_by_the_ratio_of_the_widths(tied: bool) -> None:
     standard = decoder(4 * BASE_WIDTH, None, tie_embeddings=tied)
     scaled = decoder(4 * BASE_WIDTH, BASE_WIDTH, tie_embeddings=tied)
-    variables = standard.init(jax.random.key(3))
+    variables = jax.jit(standard.init)(jax.random.key(3))
     np.testing.assert_allclose(logits_of(scaled, variables), logits_of(standard, variables) / 4, rtol=1e-5, atol=1e-7)
 
 
@@ -115,10 +115,14 @@ def test_a_step_has_the_factor_and_weight_decay_has_not() -> None:
         weight_decay=0.5,
     )
     optimizer = make_optimizer(config, 10, rate_factors={"hidden": 0.25, "table": 1.0})
-    params = {name: jnp.full((2, 2), 3.0) for name in ("hidden", "table")}
-    gradients = {name: jnp.full((2, 2), -2.0) for name in params}
-    hyper = hyperparameters(config)
-    updates, _ = optimizer.update(gradients, optimizer.init(params), params, 0, hyper)
+    params = {name: np.full((2, 2), 3.0, np.float32) for name in ("hidden", "table")}
+    gradients = {name: np.full((2, 2), -2.0, np.float32) for name in params}
+
+    @jax.jit
+    def first_updates(params: Any, gradients: Any) -> Any:
+        return optimizer.update(gradients, optimizer.init(params), params, 0, hyperparameters(config))[0]
+
+    updates = first_updates(params, gradients)
     # Adam's first step is the sign of the gradient.
     np.testing.assert_allclose(updates["table"], 0.1 * (1 - 0.5 * 3), rtol=1e-5)
     np.testing.assert_allclose(updates["hidden"], 0.1 * (0.25 - 0.5 * 3), rtol=1e-5)
@@ -128,7 +132,7 @@ def change_of_logits(width: int, base_width: int | None) -> float:
     """Train three steps on one batch and return the root mean square change of the logits."""
     model, config = decoder(width, base_width), dataclasses.replace(CONSTANT_RATE, learning_rate=3e-3)
     optimizer, hyper = make_optimizer(config, 10, rate_factors=width_rate_factors(model)), hyperparameters(config)
-    labels = jnp.asarray(np.random.default_rng(5).integers(0, TOKENS, (4, 16, 1)))
+    labels = np.random.default_rng(5).integers(0, TOKENS, (4, 16, 1))
 
     @jax.jit
     def change(key: jax.Array) -> jax.Array:
@@ -209,7 +213,7 @@ def effects_of_parameters(model: Model) -> dict[str, float]:
     optimizer = make_optimizer(CONSTANT_RATE, 10, rate_factors=width_rate_factors(model))
     hyper = hyperparameters(dataclasses.replace(CONSTANT_RATE, learning_rate=3e-3))
     random, key = np.random.default_rng(1), jax.random.key(4)
-    tokens, labels = (jnp.asarray(random.integers(0, TOKENS, shape)) for shape in ((4, 16), (4, 16, 1)))
+    tokens, labels = (random.integers(0, TOKENS, shape) for shape in ((4, 16), (4, 16, 1)))
     before = jax.jit(model.init)(key)
     structure, first = jax.tree.structure(before.params), leaves_by_path(before.params)
 
@@ -227,11 +231,14 @@ def effects_of_parameters(model: Model) -> dict[str, float]:
         updates, state = optimizer.update(jax.grad(loss)(flat), state, flat, number, hyper)
         return {path: flat[path] + updates[path] for path in flat}, state
 
-    last, state = first, optimizer.init(first)
+    last, state = first, jax.jit(optimizer.init)(first)
     for number in range(3):
-        last, state = step(last, state, jnp.int32(number))
-    end = logits(last, key)
-    return {path: float(jnp.sqrt(jnp.mean((logits({**last, path: first[path]}, key) - end) ** 2))) for path in first}
+        last, state = step(last, state, np.int32(number))
+    end = np.asarray(logits(last, key))
+    return {
+        path: float(np.sqrt(np.mean((np.asarray(logits({**last, path: first[path]}, key)) - end) ** 2)))
+        for path in first
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """ConversionSpec: how a Hugging Face architecture maps to a model family of ours, in tables of keys and tensors."""
 
 import dataclasses
-import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from transformer.config import (
     convert_value,
     shorten_value,
     to_config,
+    type_hints,
 )
 from transformer.huggingface.config_classes import CONFIG_CLASSES, WITHOUT_EFFECT, ClassKeys
 from transformer.huggingface.generation_config import GENERATION_KEYS
@@ -380,7 +380,7 @@ class ConversionSpec:
                 only.check(plain)
         plain = self.simplify_config(plain, names)
         section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
-        hints = typing.get_type_hints(FAMILIES[self.model_family].config_class, include_extras=True)
+        hints = type_hints(FAMILIES[self.model_family].config_class)
         for key in self.config_keys:
             value = key.read(plain)
             kind = _INTERFACE_LIMITS.get(key.our_key, hints.get(key.our_key, Any))

@@ -122,7 +122,7 @@ def build_components(
         return state._replace(gradient_norms=init_gradient_norms(experiment.update_guard, optimizers))
 
     hyper = hyperparameters_by_objective(experiment, task)
-    abstract = jax.eval_shape(make, hyper, jax.random.key(0))
+    abstract = jax.eval_shape(make, hyper, jax.random.key(0), model.shapes())
     shardings = state_shardings(model, abstract, placement, experiment.sharding.max_replicated_mb)
     placed = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),

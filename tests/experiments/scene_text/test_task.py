@@ -20,6 +20,7 @@ from transformer.tasks.string_metrics import edit_distance, glyph_mask, glyph_ma
 from transformer.tasks.task import PredictionRequest, StateView
 
 GRID = Axis("grid", AxisKind.GRID, shape=(8, 8), stride=4.0)
+places_of_glyphs = jax.jit(glyph_mask, static_argnums=0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_a_batch_holds_strings_and_the_places_of_their_glyphs(task: SceneText) -
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
     assert -1 <= batch["image"].min() < -0.3
     assert 0.3 < batch["image"].max() <= 1
-    found = np.asarray(glyph_mask(GRID, batch))
+    found = np.asarray(places_of_glyphs(GRID, batch))
     for row in range(8):
         labels = batch["labels"][row].tolist()
         length = labels.index(END)
@@ -146,10 +147,10 @@ def test_mass_of_maps_made_by_hand_is_of_the_head_that_has_most() -> None:
 def test_a_class_token_has_no_glyph_and_only_grids_have_places() -> None:
     batch = {"middles": np.float32([[[2, 2]]]), "turns": np.float32([[0]]), "sides": np.float32([[4]])}
     with_class = Axis("grid", AxisKind.GRID, shape=(2, 2), stride=4.0, num_leading_positions=1)
-    assert np.asarray(glyph_mask(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
+    assert np.asarray(places_of_glyphs(with_class, batch)).ravel().tolist() == [False, True, False, False, False]
     # A small glyph between the middles of places is where its own middle is.
     batch = {"middles": np.float32([[[4.5, 3]]]), "turns": np.float32([[0.5]]), "sides": np.float32([[1]])}
-    assert np.asarray(glyph_mask(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
+    assert np.asarray(places_of_glyphs(with_class, batch)).ravel().tolist() == [False, False, True, False, False]
     with pytest.raises(ValueError, match="has no shape: it is no grid"):
         glyph_mask(Axis("columns", AxisKind.STEPS, num_positions=3), batch)
 
