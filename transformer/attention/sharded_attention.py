@@ -203,8 +203,8 @@ def attend_sharded(
         terms = jax.tree.unflatten(tree, leaves)
         if shards.sequence_parallel is SequenceParallel.RING:
             ring = _make_ring(q, k, terms, shards)
-            results = attend_in_ring(q, k, v, dataclasses.replace(terms, sinks_H=None), program.scaling, ring)
-            return add_sinks_to_output(*results, terms)
+            without_sinks = dataclasses.replace(terms, sinks_H=None)
+            return add_sinks_to_output(*attend_in_ring(q, k, v, without_sinks, program.scaling, ring), terms)
         k, v = (_gather_keys(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.

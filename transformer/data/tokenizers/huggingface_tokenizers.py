@@ -217,12 +217,17 @@ def _open_sentencepiece_model(folder: Path, file: str, kind: str, tokenizer_conf
     # T5 has no begin token; LLaMA's texts begin with theirs unless the folder says otherwise.
     begins = _read_flag(tokenizer_config, "add_bos_token", kind == "LlamaTokenizer")
     ends = _read_flag(tokenizer_config, "add_eos_token", kind == "T5Tokenizer")
-    begin = [backend.id_to_token(ids["begin"])] if begins and ids["begin"] is not None else []
-    end = [backend.id_to_token(ids["end"])] if ends and ids["end"] is not None else []
+    framing = {"begin": ids["begin"] if begins else None, "end": ids["end"] if ends else None}
+    special_tokens = {
+        role: (token, number)
+        for role, number in framing.items()
+        if number is not None and (token := backend.id_to_token(number)) is not None
+    }
+    begin, end = ([special_tokens[role][0]] if role in special_tokens else [] for role in framing)
     backend.post_processor = processors.TemplateProcessing(
         single=[*begin, "$A", *end],
         pair=[*begin, "$A", *end, *begin, "$B", *end],
-        special_tokens=[(token, backend.token_to_id(token)) for token in (*begin, *end)],
+        special_tokens=list(special_tokens.values()),
     )
     return tokenizer
 

@@ -39,7 +39,8 @@ def load_sentencepiece_model(path: Path) -> FastTokenizer:
     except ImportError as error:
         raise UserError(f"{path} needs sentencepiece: pip install sentencepiece ({error})") from error
     content = path.read_bytes()
-    model = sentencepiece_model_pb2.ModelProto()
+    messages: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+    model = messages.ModelProto()
     try:
         model.ParseFromString(content)
         processor = SentencePieceProcessor(model_proto=content)
