@@ -36,8 +36,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/overrides.py",
-        "own_default = getattr(default, field.name) if isinstance(default, cls) else field_default(field)",
-        "own_default = field_default(field)",
+        "field_schema(hints[field.name], getattr(default, field.name), value)",
+        "field_schema(hints[field.name], field_default(field), value)",
         ("tests/test_overrides.py", "tests/training/test_config_keys.py"),
     ),
     Mutant(

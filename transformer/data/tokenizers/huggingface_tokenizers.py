@@ -219,9 +219,7 @@ def _open_sentencepiece_model(folder: Path, file: str, kind: str, tokenizer_conf
     ends = _read_flag(tokenizer_config, "add_eos_token", kind == "T5Tokenizer")
     framing = {"begin": ids["begin"] if begins else None, "end": ids["end"] if ends else None}
     special_tokens = {
-        role: (token, number)
-        for role, number in framing.items()
-        if number is not None and (token := backend.id_to_token(number)) is not None
+        role: (str(backend.id_to_token(number)), number) for role, number in framing.items() if number is not None
     }
     begin, end = ([special_tokens[role][0]] if role in special_tokens else [] for role in framing)
     backend.post_processor = processors.TemplateProcessing(
