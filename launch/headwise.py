@@ -17,6 +17,7 @@ from launch import (
     convert,
     evaluate,
     generate,
+    lm_eval,
     maps,
     model_sizes,
     scaling_laws,
@@ -34,7 +35,7 @@ from transformer.system.command_invocation import headwise_version, register_con
 # In the order in which --help lists them: a run and its data, studies, models, many machines, measurements.
 _RUN = (tokenize, train, evaluate, generate, maps, alignment_error_rate)
 _STUDY = (sweep, ablate, scaling_laws)
-_MODEL = (convert, model_sizes)
+_MODEL = (convert, lm_eval, model_sizes)
 _CLUSTER = (local,)
 _MEASURE = (compile, benchmark_backends, benchmark_layers)
 COMMANDS: Mapping[str, ModuleType] = {

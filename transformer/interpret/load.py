@@ -133,7 +133,7 @@ class LoadedModel:
 
     def _capture_function(self, reading: EncodedInputs, query_key_vectors: bool) -> Look:
         """Return a pass over the encoded texts that also captures value norms and, if asked, queries and keys."""
-        look = make_capture_function(self._view(), reading.inputs, method=reading.method)
+        look = make_capture_function(self.view(), reading.inputs, method=reading.method)
         return lambda capture: look(dataclasses.replace(capture, value_norms=True, query_key_vectors=query_key_vectors))
 
     def run_with_maps(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> AttentionMaps:
@@ -164,7 +164,7 @@ class LoadedModel:
             raise UserError(f"{self.name} is a model without attention: it has no maps")
         encoded, _ = self._encode_texts(text, target, language)
         capture = Capture(tuple(site.name for site in self.sites))
-        captured = make_capture_function(self._view(), encoded.inputs, method=encoded.method)(capture)
+        captured = make_capture_function(self.view(), encoded.inputs, method=encoded.method)(capture)
         return name_maps(self.sites, encoded.labels.with_axis_names(self.sites), captured)
 
     def _encode_texts(
@@ -175,13 +175,14 @@ class LoadedModel:
         assert reader is not None  # as load has seen
         texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
         encoded = reader.encode(
-            self.experiment.task, self._view(), self.preprocessor, InputTexts(texts, targets, language)
+            self.experiment.task, self.view(), self.preprocessor, InputTexts(texts, targets, language)
         )
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         lines = (" ".join(line.split()) for line in sides)
         return encoded, tuple(line if len(line) <= TITLE else f"{line[: TITLE - 1]}…" for line in lines)
 
-    def _view(self) -> StateView:
+    def view(self) -> StateView:
+        """Return the model and its variables as tasks read them."""
         return StateView(self.model, self.variables, {}, {}, jnp.int32(self.step), train=False)
 
     def __repr__(self) -> str:
