@@ -441,6 +441,11 @@ def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
             "to go on with --workdir=x\n",
         ),
         (
+            OSError(errno.EDQUOT, "Disk quota exceeded", "runs/a/metrics.jsonl"),
+            "error: runs/a/metrics.jsonl: Disk quota exceeded; free space there, then start the same command again "
+            "to go on with --workdir=x\n",
+        ),
+        (
             # As TensorStore says it.
             ValueError(
                 'UNKNOWN: Failed writing: "/runs/a/checkpoints/5/d/81": Failed to write 8845 bytes to file 17: '
