@@ -105,4 +105,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempts.pop()",
         ("tests/studies/test_trial_store.py",),
     ),
+    Mutant(
+        "transformer/studies/sweeps/worker.py",
+        "failures = failures + 1 if ended.state == TrialState.FAILED else 0",
+        "failures = failures + (ended.state == TrialState.FAILED)",
+        ("tests/studies/test_worker.py",),
+    ),
 )
