@@ -3,10 +3,54 @@
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant("launch/cli.py", "return EXIT_CODE_RESTARTABLE", "return 1", ("tests/launch/test_cli.py",)),
+    Mutant(
+        "launch/cli.py",
+        "if isinstance(error, BrokenPipeError) and _redirect_closed_output():",
+        "if isinstance(error, BrokenPipeError):",
+        ("tests/launch/test_cli.py",),
+    ),
+    Mutant(
+        "launch/flag_parsing.py",
+        "flag_values.get(flag.name, flag.default)",
+        "flag_values.get(flag.name) or flag.default",
+        ("tests/launch/test_cli.py",),
+    ),
+    Mutant(
+        "launch/flag_parsing.py",
+        "and len(word) < 20 and minimum <= int(word) < 2**31",
+        "and len(word) < 20 and minimum < int(word) < 2**31",
+        ("tests/launch/test_cli.py", "tests/launch/test_evaluate.py"),
+    ),
+    Mutant("launch/maps.py", '"mb": 1_000_000', '"mb": 1_048_576', ("tests/launch/test_maps.py",)),
+    Mutant(
+        "launch/model_sizes.py",
+        "100 * (parameters / published - 1)",
+        "100 * (published / parameters - 1)",
+        ("tests/launch/test_model_sizes.py",),
+    ),
+    Mutant(
+        "launch/platform.py",
+        '" ".join([flags, environment.get(variable, "")])',
+        '" ".join([environment.get(variable, ""), flags])',
+        ("tests/launch/test_cli.py",),
+    ),
     Mutant(
         "launch/scaling_laws.py",
         "read_runs(dict.fromkeys(parse_path(path) for path in paths if path),",
         "read_runs([parse_path(path) for path in paths if path],",
         ("tests/launch/test_scaling_laws.py",),
+    ),
+    Mutant(
+        "launch/workers.py",
+        "bounds = [len(cores) * number // workers for number",
+        "bounds = [len(cores) // workers * number for number",
+        ("tests/launch/test_workers.py",),
+    ),
+    Mutant(
+        "launch/workers.py",
+        "self._deaths + 1 if finished == self._finished else 1",
+        "self._deaths + 1",
+        ("tests/launch/test_workers.py",),
     ),
 )
