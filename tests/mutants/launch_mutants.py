@@ -11,6 +11,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/launch/test_cli.py",),
     ),
     Mutant(
+        "launch/compilation_cache.py",
+        '("model name", "flags", "Features", "CPU part")',
+        '("model name", "CPU part")',
+        ("tests/launch/test_compiled.py",),
+    ),
+    Mutant(
         "launch/flag_parsing.py",
         "flag_values.get(flag.name, flag.default)",
         "flag_values.get(flag.name) or flag.default",
@@ -40,6 +46,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "read_runs(dict.fromkeys(parse_path(path) for path in paths if path),",
         "read_runs([parse_path(path) for path in paths if path],",
         ("tests/launch/test_scaling_laws.py",),
+    ),
+    Mutant(
+        "launch/sweep.py",
+        "(engine in PLANNED_AHEAD or space.num_points is not None) and len(trials)",
+        "engine in PLANNED_AHEAD and len(trials)",
+        ("tests/launch/test_sweep.py",),
     ),
     Mutant(
         "launch/workers.py",
