@@ -17,6 +17,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/launch/test_compiled.py",),
     ),
     Mutant(
+        "launch/config_files.py",
+        "alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)",
+        "alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.99)",
+        ("tests/launch/test_cli.py",),
+    ),
+    Mutant(
         "launch/flag_parsing.py",
         "flag_values.get(flag.name, flag.default)",
         "flag_values.get(flag.name) or flag.default",
@@ -48,10 +54,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/launch/test_scaling_laws.py",),
     ),
     Mutant(
+        "launch/standard_output.py",
+        "        if self._needed:\n",
+        "        if not self._needed:\n",
+        ("tests/launch/test_cli.py",),
+    ),
+    Mutant(
         "launch/sweep.py",
         "(engine in PLANNED_AHEAD or space.num_points is not None) and len(trials)",
         "engine in PLANNED_AHEAD and len(trials)",
         ("tests/launch/test_sweep.py",),
+    ),
+    Mutant(
+        "launch/train.py",
+        "if arguments.rollback_to_step is not None or arguments.skip_batches:",
+        "if arguments.rollback_to_step or arguments.skip_batches:",
+        ("tests/launch/test_train.py",),
     ),
     Mutant(
         "launch/workers.py",
