@@ -18,6 +18,7 @@ from launch import cli, flag_parsing, generate, headwise
 from launch.command import Arguments, Command, ConfigArguments, flag
 from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
 from transformer.config import UserError, flatten_config
+from transformer.runs.exceptions import RunStopped
 from transformer.training.config import apply_text_overrides, resolve_config
 
 CONFIG = """
@@ -84,7 +85,7 @@ def test_flags_by_name_with_defaults_and_types(config_file):
     arguments = parsed(config_file, "--steps=7", "--mode", "slow", "--beam_size=5", "--profile")
     assert (arguments.workdir, arguments.steps, arguments.mode) == ("runs/x", 7, "slow")
     assert (arguments.beam_size, arguments.profile) == (5, True)
-    assert parsed(config_file).steps == 3
+    assert (parsed(config_file).steps, parsed(config_file, "--steps=0").steps) == (3, 0)
     assert parsed(config_file).profile is False
     assert parsed(config_file).beam_size is None
     with pytest.raises(AttributeError, match="stepz"):
@@ -412,6 +413,7 @@ def test_the_usage_names_flags_of_which_one_is_enough_together(capsys):
             "error: width=7 is not divisible by heads=2: use 8\n",
         ),
         (KeyboardInterrupt(), 130, "interrupted; start the same command again to resume\n"),
+        (RunStopped("stopped before step 5"), 75, "stopped before step 5; start the same command again to go on\n"),
     ],
 )
 def test_what_main_raises_becomes_a_line_and_a_code(capsys, config_file, raised, code, said):
@@ -422,14 +424,16 @@ def test_what_main_raises_becomes_a_line_and_a_code(capsys, config_file, raised,
     assert capsys.readouterr().err == said
 
 
-def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
+# A pipe that breaks elsewhere does not mean that nobody reads the output.
+@pytest.mark.parametrize("raised", [RuntimeError("the run failed"), BrokenPipeError(errno.EPIPE, "the run failed")])
+def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file, raised):
     def main(arguments: Arguments) -> None:
-        raise RuntimeError("the run failed")
+        raise raised
 
     assert cli.run(COMMAND, main, [f"--config={config_file}", "--workdir=x"]) == 1
     said = capsys.readouterr().err
     assert "Traceback" in said
-    assert "RuntimeError: the run failed" in said
+    assert f"{type(raised).__name__}: {raised}" in said
 
 
 @pytest.mark.parametrize(
@@ -438,6 +442,11 @@ def test_a_failure_of_the_run_keeps_its_traceback(capsys, config_file):
         (
             OSError(errno.ENOSPC, "No space left on device", "runs/a/metrics.jsonl"),
             "error: runs/a/metrics.jsonl: No space left on device; free space there, then start the same command again "
+            "to go on with --workdir=x\n",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded", "runs/a/metrics.jsonl"),
+            "error: runs/a/metrics.jsonl: Disk quota exceeded; free space there, then start the same command again "
             "to go on with --workdir=x\n",
         ),
         (

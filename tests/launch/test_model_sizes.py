@@ -79,6 +79,8 @@ def test_one_size_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.splitlines()[1].startswith("gpt3-1.3b")
     assert "24 heads of depth 128" in said
     assert "gpt2" not in said
+    row = printed(capsys, "--name=transformer-base").splitlines()[1]
+    assert row.split()[2:8] == ["6+6", "512", "8", "63,045,632", "65M", "-3.0%"]
 
 
 @pytest.mark.parametrize(

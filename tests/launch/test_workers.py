@@ -174,6 +174,10 @@ def test_workers_that_only_die_are_given_up(tmp_path, program, monkeypatch):
     with pytest.raises(RuntimeError, match=r"every worker was given up: one died 2 times in a row; .*0\.log"):
         run(trial_store, program, count=1)
     assert trial_store.state(trial_store.trials()[0]) == TrialState.PENDING
+    # One that has finished a trial in between has not only died.
+    getting_on = sweep(tmp_path / "t", [trial(1, ends="kills once", seed=seed) for seed in range(3)])
+    run(getting_on, program, count=1)
+    assert {getting_on.state(each) for each in getting_on.trials()} == {TrialState.DONE}
 
 
 def test_a_worker_that_is_unfit_is_not_started_again(tmp_path, program):

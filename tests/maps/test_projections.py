@@ -78,7 +78,8 @@ def test_more_query_key_vectors_than_a_page_holds_are_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = transformer.load(folders["gpt2"])
-    monkeypatch.setattr(module, "LARGEST", 100)
+    # 2 bytes of each of 2 layers x 2 tokens x 2 heads x 8 components, of queries and of keys.
+    monkeypatch.setattr(module, "LARGEST", 255)
     says = (
         r"query_key_vectors=True would put queries and keys of 0 MB .* "
         r"\(2 layers x \d+ tokens x 2 heads x 8 components\)"
@@ -87,3 +88,5 @@ def test_more_query_key_vectors_than_a_page_holds_are_refused_in_one_line(
         model.show_attention("the qu", page=tmp_path / "page.html", query_key_vectors=True)
     assert not list(tmp_path.iterdir())
     model.show_attention("the qu", page=tmp_path / "page.html")
+    monkeypatch.setattr(module, "LARGEST", 256)
+    model.show_attention("the qu", page=tmp_path / "page.html", query_key_vectors=True)

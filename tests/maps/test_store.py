@@ -21,6 +21,7 @@ from transformer.maps import store as store_module
 from transformer.maps.capture_plan import StoredMaps, StoredResolutions, quantize_maps, resolution_levels
 from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.maps.store_metadata import site_metadata
+from transformer.maps.zarr_files import check_fits_memory
 from transformer.runs.exceptions import NonFiniteError
 from transformer.storage.json_reading import parse_dataclass
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
@@ -646,3 +647,10 @@ def test_no_array_reaches_tensorstore_that_is_not_the_plans(tmp_path, change, sa
     ):
         with pytest.raises(CorruptMapsError, match=says):
             read()
+
+
+@pytest.mark.parametrize(("data_type", "values"), [("uint8", 2**34), ("float32", 2**32), ("float64", 2**31)])
+def test_arrays_of_more_than_16_gib_are_refused(data_type, values):
+    check_fits_memory("a map", {"shape": [1, values], "data_type": data_type})
+    with pytest.raises(UserError, match=r"^a map is not usable: values of shape \[1, \d+\] take 1.72e\+10 bytes"):
+        check_fits_memory("a map", {"shape": [1, values + 1], "data_type": data_type})

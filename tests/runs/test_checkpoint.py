@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from transformer.config import UserError
 from transformer.runs import checkpoint
 from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint, StoredCheckpoint
+from transformer.runs.checkpoint_files import describe_damaged_array, parse_manifest
 from transformer.runs.exceptions import RunFailed
 from transformer.storage.disk import DiskStorage
 
@@ -416,6 +417,17 @@ def test_what_is_older_stays_until_the_new_one_is_read_back(
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(r"2 was not written as it was saved: leaf 'a' .* kept as damaged-2, .*; training continues$", line)
     assert sorted(entry.name for entry in directory.iterdir()) == ["3", "damaged-2"]
+
+
+def test_what_is_read_back_is_compared_bit_for_bit_and_in_shape(directory: Path):
+    with Checkpoints(directory, max_to_keep=1) as checkpoints:
+        checkpoints.save(1, {"a": jnp.zeros(4), "b": jnp.array([0.0, 0.0, 0.0, -0.0]), "c": jnp.zeros((2, 2))}, {})
+    leaves = parse_manifest((directory / "1" / "manifest" / "metadata").read_bytes()).leaves
+    assert describe_damaged_array(directory / "1" / "state", leaves) is None
+    for other in "bc":
+        assert describe_damaged_array(directory / "1" / "state", {**leaves, "a": leaves[other]}) == (
+            "leaf 'a' in state/ is not what was saved (its digest differs)"
+        )
 
 
 def test_the_newest_sound_one_serves_and_one_that_vanishes_is_no_damage(directory: Path, capsys: Any):

@@ -346,6 +346,16 @@ def has_mpi4py(monkeypatch: pytest.MonkeyPatch, size: int | None) -> None:
             },
         ),
         ({distributed.COUNT: "1"}, None),
+        (
+            {
+                "SLURM_JOB_ID": "7",
+                "SLURM_STEP_NODELIST": "node1",
+                "SLURM_NTASKS": "1",
+                "SLURM_PROCID": "0",
+                "SLURM_LOCALID": "0",
+            },
+            None,
+        ),
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, None),  # a batch script, not a task of it
         (OPEN_MPI_4, {"cluster_detection_method": "ompi"}),
         ({**OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE": "1"}, None),

@@ -140,6 +140,8 @@ def test_keys_that_may_change_do(run: Path):
         assert directory.config() == CONFIG  # the resume may still be refused
         directory.write_config(config)
         assert directory.config() == config
+    with RunDirectory.claim(run, CONFIG, may_change=("steps", "cadence")) as directory:  # a section and all in it
+        assert directory.config() == config
     with (
         pytest.raises(UserError, match=r"config\.cadence\.maps=0"),
         RunDirectory.claim(run, CONFIG, may_change=("steps", "cadence.map")),

@@ -28,6 +28,7 @@ from transformer.storage.json_reading import (
         (b'{"a"', "is not JSON"),
         (b"\xff", "is not JSON: 'utf-8' codec"),
         (b"[" * 100_000, "stand too deep"),
+        (b'{"a": ' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}", f"stand more than {MAX_NESTING} deep"),
         (b"[" * 500 + b"]" * 500, f"stand more than {MAX_NESTING} deep"),
         (b"1" * 5000, "is not JSON: Exceeds the limit"),
         (b'{"a": [%s]}' % (b"1" * 41), "an integer of more than 40 digits"),
@@ -54,8 +55,8 @@ def test_a_file_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
 
 def test_values_come_back_as_they_are(tmp_path: Path) -> None:
     assert parse_json('{"a": [1, {"b": null}]}', "x") == {"a": [1, {"b": None}]}
-    whole = b"[" * MAX_NESTING + b"]" * MAX_NESTING
-    assert parse_json(whole, "x")
+    for inside in (b"", b"1"):
+        assert parse_json(b"[" * MAX_NESTING + inside + b"]" * MAX_NESTING, "x")
 
 
 class Pair(NamedTuple):

@@ -233,13 +233,17 @@ def test_what_counts_can_give_at_least_is_said_as_corrected() -> None:
     assert told.count("and 4 and 4 runs can give no less than 0.057") == 2
 
 
-@pytest.mark.parametrize(("fast", "chosen"), [([0.1, 0.1, 0.1, 1.5, 1.5], 1), ([0.1, 0.1, 1.5, 1.5, 1.5], 2)])
+@pytest.mark.parametrize(
+    ("fast", "chosen"),
+    [([0.1, 0.1, 0.1, 1.5, 1.5], 1), ([0.1, 0.1, 1.5, 1.5, 1.5], 2), ([0.1, 0.1, 1.5, 1.5], 1)],
+)
 def test_tuned_values_at_which_fewer_than_half_learn_are_not_chosen(fast: list[float], chosen: int) -> None:
-    study = spec(tuning_grid={RATE: (1, 2)}, learned_threshold=1.4)
+    seeds = tuple(range(1, len(fast) + 1))
+    study = spec(tuning_grid={RATE: (1, 2)}, learned_threshold=1.4, seeds=seeds)
     cells = [
         each
         for arm in ("pre", "post")
-        for each in row(arm, fast, hyperparameters={RATE: 1}) + row(arm, [1.3] * 5, hyperparameters={RATE: 2})
+        for each in row(arm, fast, hyperparameters={RATE: 1}) + row(arm, [1.3] * len(fast), hyperparameters={RATE: 2})
     ]
     # What is stuck counts as 1.3, the worst of its seed that learned.
     assert arm_of(analyze(study, cells, {}), "post")["selected_hyperparameters"] == {"": {RATE: chosen}}

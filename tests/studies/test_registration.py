@@ -372,6 +372,15 @@ def test_a_changed_default_and_changed_code_change_the_registration(
     assert "the code that judges is not the registered one" in sentences(sound, contents)[0]
 
 
+def test_more_seeds_are_the_same_runs_and_other_settings_are_not() -> None:
+    def hash_of_runs(**changes: Any) -> Any:
+        changed = dataclasses.replace(SPEC, **changes)
+        return registration_contents(changed, base(), plan_runs(changed, base()))["runs"]
+
+    assert hash_of_runs(seeds=(1, 2, 3, 4)) == hash_of_runs(seeds=(5, 6)) == CONTENTS["runs"]
+    assert hash_of_runs(tuning_grid={"optimizer.warmup_steps": (0, 3)}) != CONTENTS["runs"]
+
+
 def test_the_commit_that_holds_the_hash_is_named(sound: Path, tmp_path: Path) -> None:
     def git(*words: str, date: str = "2026-02-01T00:00:00+0000") -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]

@@ -121,7 +121,8 @@ def test_failed_trials_can_be_forgotten_and_no_others(tmp_path):
     for each, state in zip(TRIALS, (TrialState.DONE, TrialState.FAILED), strict=False):
         with trial_store.hold_trial(each) as lease:
             lease.record_start(0)
-            lease.record_outcome(TrialOutcome(state, None, 0, ""))
+            lease.record_start(2)
+            lease.record_outcome(TrialOutcome(state, None, 2, ""))
     assert trial_store.forget_failed() == 1
     assert [TrialStore.open_existing(tmp_path).state(each).value for each in TRIALS[:3]] == [
         "done",
@@ -170,13 +171,15 @@ def test_a_changed_sweep_is_refused_with_the_difference(tmp_path):
 
 
 def test_a_metric_can_be_put_right_until_a_trial_has_ended_by_it(tmp_path):
-    trial_store = sweep(tmp_path, TRIALS[:1], metric="validation/lost")
-    sweep(tmp_path, TRIALS[:1], metric="validation/loss")
+    trial_store = sweep(tmp_path, TRIALS[:2], metric="validation/lost")
+    with trial_store.hold_trial(TRIALS[1]) as lease:
+        lease.record_outcome(TrialOutcome(TrialState.FAILED, None, 10, "it has no validation/lost"))
+    sweep(tmp_path, TRIALS[:2], metric="validation/loss")
     assert trial_store.facts()["metric"] == "validation/loss"
     with trial_store.hold_trial(TRIALS[0]) as lease:
         lease.record_outcome(DONE)
     with pytest.raises(UserError, match=r'metric="validation/loss", not "test/loss"'):
-        sweep(tmp_path, TRIALS[:1], metric="test/loss")
+        sweep(tmp_path, TRIALS[:2], metric="test/loss")
 
 
 def test_a_directory_with_something_else_is_refused_and_left_alone(tmp_path):

@@ -150,14 +150,14 @@ def parse_json(content: bytes | str, what: str, *, surrogates: bool = False) -> 
         raise UserError(f"{what} is not JSON: {str(error)[:_SHOWN]}") from error
     level, values = 0, [value]
     while values:
-        if level > MAX_NESTING:
-            raise UserError(f"{what} is not usable: its lists and objects stand more than {MAX_NESTING} deep")
         _check_integers(values, what)
         inner = [
             container.values() if isinstance(container, dict) else container
             for container in values
             if isinstance(container, dict | list)
         ]
+        if inner and level >= MAX_NESTING:
+            raise UserError(f"{what} is not usable: its lists and objects stand more than {MAX_NESTING} deep")
         level, values = level + 1, [item for items in inner for item in items]
     # A surrogate can only be written as an escape.
     if not surrogates and ("\\ud" in text or "\\uD" in text):

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.sparse.csgraph import shortest_path
 
 from experiments.graphs.data import RED, SOURCE, TARGET
 from experiments.graphs.task import GraphDistances, GraphsConfig, distance_report
@@ -37,6 +38,10 @@ def test_batches_are_of_seed_and_step(task: GraphDistances) -> None:
     for name, given in task.interface.inputs.items():
         assert (batch[name].shape, batch[name].dtype) == (given.shape, given.dtype)
     assert set(batch["labels"]) == {0, 1, 2}
+    # Classes are counted from 0; an edge leads from its key to its query.
+    for edges, marks, label in zip(batch["edges"], batch["marks"], batch["labels"], strict=True):
+        steps = shortest_path((edges == RED).T, unweighted=True)
+        assert steps[(marks == SOURCE).argmax(), (marks == TARGET).argmax()] == label + 1
 
 
 def test_the_loss_and_the_evaluation_by_hand(task: GraphDistances) -> None:
