@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -17,7 +19,7 @@ from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
 from transformer.data.images import Normalization
-from transformer.huggingface.convert import open_model_folder, write_model_folder
+from transformer.huggingface.convert import CONVERSIONS, open_model_folder, write_model_folder
 from transformer.huggingface.preprocessor import convert_preprocessor_config, preprocessor_config
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Variables
@@ -29,7 +31,9 @@ from transformer.training.huggingface_conversion import (
     import_from_huggingface,
 )
 
-CASES = ("vit", "deit")
+CASES = sorted(path.stem for path in Path(__file__).with_name("images").glob("*.npz"))
+QUICK = ("vit", "deit", "dinov2", "siglip_vision_model", "clip")
+QUICK_OR_SLOW = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES]
 
 
 def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
@@ -44,28 +48,70 @@ def recorded(name: str, folder: Path, **changes: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", QUICK_OR_SLOW)
 def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
     foreign = open_model_folder(tmp_path / "in")
     model = build(model_config(foreign.model), foreign.interface, Precision())
     image = {"image": arrays["picture"].transpose(0, 2, 3, 1)}
+    sites = ("encoder/self", "pooling") if "pooling" in arrays else ("encoder/self",)
+    assert tuple(site.name for site in model.sites) == sites
+    with jax.default_matmul_precision("highest"), jax.disable_jit():
+        outputs, aux = model.apply(
+            Variables(foreign.read_params(), {}), image, train=False, capture=Capture(sites=sites)
+        )
+    np.testing.assert_allclose(outputs, arrays.get("logits", arrays.get("hidden")), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], rtol=0, atol=1e-5)
+    if "pooling" in arrays:
+        np.testing.assert_allclose(aux.maps["pooling"].weights[0], arrays["pooling"], rtol=0, atol=1e-5)
+    if "pooled" in arrays:
+        # DINOv2's is the class token's state, which is among the outputs.
+        pooled = outputs[:, 0] if name == "dinov2_body" else aux.extras["pooled"]
+        np.testing.assert_allclose(pooled, arrays["pooled"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dinov2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("siglip", "clip"))])
+def test_a_step_of_training_has_the_losses_recorded(name: str, tmp_path: Path) -> None:
+    arrays = recorded(name, tmp_path / "in")
+    foreign = open_model_folder(tmp_path / "in")
+    model = build(model_config(foreign.model), foreign.interface, Precision())
+    image = {"image": arrays["picture"].transpose(0, 2, 3, 1)}
+
+    def loss(params: Any) -> jax.Array:
+        logits, _ = model.apply(Variables(params, {}), image, train=False)
+        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(2), jnp.arange(2)])
+
     with jax.default_matmul_precision("highest"):
-        capture = Capture(sites=("encoder/self",))
-        logits, aux = programs.apply(model, Variables(foreign.read_params(), {}), image, train=False, capture=capture)
-    np.testing.assert_allclose(logits, arrays["logits"], atol=1e-4)
-    np.testing.assert_allclose(aux.maps["encoder/self"].weights, arrays["attention"], atol=1e-5)
+        params = foreign.read_params()
+        first, gradient = jax.jit(jax.value_and_grad(loss))(params)
+        second = jax.jit(loss)(jax.tree.map(lambda value, slope: value - 0.01 * slope, params, gradient))
+    np.testing.assert_allclose([first, second], arrays["losses"], rtol=0, atol=1e-5)
+    assert abs(first - second) > 0.1
+
+
+# What no class reads is left out of a model, and written as what its class begins with, or not at all.
+UNREAD = r".*(mask_token|vision_model\.head\..*)"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> None:
     recorded(name, tmp_path / "in")
     foreign = open_model_folder(tmp_path / "in")
-    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.read_params())
+    model_type = foreign.config["model_type"]
+    write_model_folder(tmp_path / "out", model_config(foreign.model), foreign.read_params(), model_type=model_type)
     before, after = (load_file(tmp_path / side / "model.safetensors") for side in ("in", "out"))
+    prefix = CONVERSIONS[model_type].optional_prefix
+    before = {key if key in after else prefix + key: value for key, value in before.items()}
+    if name == "clip":
+        for key in ("weight", "bias"):
+            before.pop(f"vision_model.post_layernorm.{key}"), after.pop(f"vision_model.post_layernorm.{key}")
+    elif name != "siglip_vision_model":
+        before = {key: value for key, value in before.items() if not re.fullmatch(UNREAD, key)}
     assert before.keys() == after.keys()
     for key, tensor in before.items():
         np.testing.assert_array_equal(after[key], tensor)
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["architectures"] == foreign.config["architectures"]
     again = open_model_folder(tmp_path / "out")
     assert (again.model, again.interface) == (foreign.model, foreign.interface)
 
