@@ -18,6 +18,7 @@ from tests.golden.recordings import head_recording
 from tests.golden.weights import random_weights
 from transformer.attention import Capture
 from transformer.config import UserError
+from transformer.data.datasets.image_files import decode_image
 from transformer.data.images import Normalization
 from transformer.huggingface.convert import CONVERSIONS, open_model_folder, write_model_folder
 from transformer.huggingface.preprocessor import convert_preprocessor_config, preprocessor_config
@@ -223,11 +224,45 @@ def test_a_file_is_resized_cropped_and_normalized_as_the_folder_says(tmp_path: P
         np.testing.assert_allclose(np.asarray(maps["encoder/self"][1]), aux.maps["encoder/self"].weights[1], atol=1e-5)
 
 
+CLIP = {
+    "image_processor_type": "CLIPImageProcessor",
+    "size": {"shortest_edge": 16},
+    "crop_size": {"height": 12, "width": 12},
+    "resample": 3,
+}
+
+
+def test_the_shorter_edge_is_resized_and_the_middle_cropped_as_clip_does(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    recorded("clip", tmp_path / "in")
+    image = image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 31, 3)).astype(np.uint8))
+    image.save(tmp_path / "one.png")
+    # 31 x 16 / 20 = 24.8 pixels, of which the columns from (24 - 12) / 2 on are kept.
+    middle = np.asarray(image.resize((24, 16), 3))[2:14, 6:18] / 255
+    mean, deviation = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    older = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 16, "crop_size": 12}
+    for said in (CLIP, older, CLIP | {"image_mean": [0.5] * 3, "image_std": [0.25] * 3}):
+        (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(said))
+        foreign = open_model_folder(tmp_path / "in")
+        task = task_config({"name": "image_classification", "dataset": "pets", **foreign.preprocessing})
+        expected = (middle - said.get("image_mean", mean)) / said.get("image_std", deviation)
+        found = task.normalization(decode_image((tmp_path / "one.png").read_bytes(), "x", task.resizing))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        again = convert_preprocessor_config(preprocessor_config("clip", 12, task, 3), "clip", 12)
+        assert again == foreign.preprocessing
+    wrong = CLIP | {"do_center_crop": False}
+    (tmp_path / "in" / "preprocessor_config.json").write_text(json.dumps(wrong))
+    with pytest.raises(UserError, match="has size={'shortest_edge': 16}, which leaves images of all proportions"):
+        open_model_folder(tmp_path / "in")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"image_processor_type": "CLIPImageProcessor"},
-        {"size": {"shortest_edge": 16}},
+        {"image_processor_type": "LevitImageProcessor"},
+        {"size": {"longest_edge": 16}},
+        {"size": {"shortest_edge": 8}},
+        {"size": {"shortest_edge": 16, "longest_edge": 32}},
         {"size": {"height": 8, "width": 8}},
         {"crop_size": 11},
         {"resample": 7},
@@ -249,7 +284,12 @@ def test_a_way_of_reading_files_that_ours_is_not_is_refused_by_its_key(wrong: di
 
 
 def test_what_is_written_is_read_as_the_task_that_it_was(tmp_path: Path) -> None:
-    for values in ({"image_size": 12}, {"image_size": 12, "resize_side": 16, "resample": "bicubic"}):
+    for values in (
+        {"image_size": 12},
+        {"image_size": 12, "resize_side": 16, "resample": "bicubic"},
+        {"image_size": 12, "resize_shape": "proportional"},
+        {"image_size": 12, "resize_side": 16, "resize_shape": "proportional"},
+    ):
         task = task_config({"name": "image_classification", "dataset": "pets", **values})
         said = preprocessor_config("vit", 12, task, 3)
         read = convert_preprocessor_config(said, "vit", 12)

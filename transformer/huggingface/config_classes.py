@@ -31,6 +31,7 @@ _KINDS: Mapping[str, Any] = {
     "str list | None": _NAMES,
     "mapping": Mapping[str, Any] | None,
     "sides": int | tuple[int, ...],
+    "sides | None": int | tuple[int, ...] | None,
     "token ids": TOKEN_IDS,
 }
 

@@ -103,6 +103,11 @@ class Resizing(Config, path="config.task"):
                 f"config.task.image_size={self.image_size}, which is "
                 "cut from its middle"
             )
+        if self.resize_shape is ResizeShape.PROPORTIONAL and self.image_size is None:
+            raise UserError(
+                "config.task.resize_shape=proportional leaves images of all proportions, from whose middle "
+                "config.task.image_size pixels are cut: set it"
+            )
 
     def __call__(self, image: Any) -> Any:
         """Resize a Pillow image."""
@@ -114,6 +119,11 @@ class Resizing(Config, path="config.task"):
         width, height = resized, resized
         if self.resize_shape is ResizeShape.PROPORTIONAL:
             width, height = (resized * edge // min(image.size) for edge in image.size)
+            if width * height > MAX_IMAGE_PIXELS:
+                raise UserError(
+                    f"an image of {image.width:,} x {image.height:,} pixels would be resized to {width:,} x {height:,}, "
+                    f"more than {MAX_IMAGE_PIXELS:,} pixels: crop it, or say config.task.resize_shape=square"
+                )
         image = image.resize((width, height), Image.Resampling[self.resample.name])
         left, top = (width - self.image_size) // 2, (height - self.image_size) // 2
         return image.crop((left, top, left + self.image_size, top + self.image_size))
