@@ -71,7 +71,9 @@ def test_logits_and_maps_are_those_recorded(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(pooled, arrays["pooled"], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["dinov2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("siglip", "clip"))])
+@pytest.mark.parametrize(
+    "name", ["dinov2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("siglip", "clip"))]
+)
 def test_a_step_of_training_has_the_losses_recorded(name: str, tmp_path: Path) -> None:
     arrays = recorded(name, tmp_path / "in")
     foreign = open_model_folder(tmp_path / "in")

@@ -174,7 +174,9 @@ CHOICES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("yarn", "dynamic", "local and global", "layer scale") else pytest.mark.slow)
+        pytest.param(
+            name, marks=() if name in ("yarn", "dynamic", "local and global", "layer scale") else pytest.mark.slow
+        )
         for name in CHOICES
     ],
 )

@@ -105,8 +105,14 @@ DINOV2 = ConversionSpec(
         *attention_entries(f"{_LAYER}.attention", "layers/attention", _PROJECTIONS),
         TensorEntry(f"{_LAYER}.layer_scale1.lambda1", ("layers/attention_residual/layer_scale/scale",), VECTOR),
         *norm_entries(f"{_LAYER}.norm2", "layers/feed_forward_residual/norm"),
-        *(dataclasses.replace(entry, excluded_parameter=_GATE) for entry in linear_entries(f"{_LAYER}.mlp.fc1", _EXPAND)),
-        *(dataclasses.replace(entry, excluded_parameter=_GATE) for entry in linear_entries(f"{_LAYER}.mlp.fc2", _CONTRACT)),
+        *(
+            dataclasses.replace(entry, excluded_parameter=_GATE)
+            for entry in linear_entries(f"{_LAYER}.mlp.fc1", _EXPAND)
+        ),
+        *(
+            dataclasses.replace(entry, excluded_parameter=_GATE)
+            for entry in linear_entries(f"{_LAYER}.mlp.fc2", _CONTRACT)
+        ),
         TensorEntry(f"{_LAYER}.mlp.weights_in.weight", (_GATE, f"{_EXPAND}/kernel"), LINEAR),
         TensorEntry(f"{_LAYER}.mlp.weights_in.bias", (f"{_NETWORK}/gate/bias", f"{_EXPAND}/bias"), VECTOR),
         *(

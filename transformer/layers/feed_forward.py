@@ -59,7 +59,6 @@ _gelu = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=Fals
 _gelu_tanh = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
 
-
 def _quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return x * jax.nn.sigmoid(1.702 * x)
 
