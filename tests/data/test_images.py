@@ -352,7 +352,7 @@ def test_the_shorter_edge_gets_the_side_and_the_middle_is_kept(size: tuple[int, 
     read = decode_image(png_of(pixels), "x", Resizing(12, 16, ResampleFilter.BICUBIC, ResizeShape.PROPORTIONAL))
     top, left = (height - 12) // 2, (width - 12) // 2
     np.testing.assert_array_equal(read, whole[top : top + 12, left : left + 12])
-    with pytest.raises(UserError, match="more than 67,108,864 pixels: crop it"):
+    with pytest.raises(UserError, match=": more than 67,108,864 pixels: crop it"):
         decode_image(
             png_of(np.zeros((1, 2000, 3), np.uint8)), "x", Resizing(224, resize_shape=ResizeShape.PROPORTIONAL)
         )

@@ -1,9 +1,9 @@
 """Record what the independent implementations of vision Transformers give.
 
 vit and deit were recorded with torch 2.15.0 (CPU), transformers 5.23.0, safetensors 0.8.0 and numpy 2.5.5, the others
-with torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6; run it as make_families.py says, with the
-names of cases. It writes tests/golden/images/<case>.npz; the tests read these and never run this script. The weights are
-rebuilt by `weights.random_weights(shapes, seed)`. A file holds, with L layers and N patches and tokens:
+with torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6; run it as make_families.py says, with
+the names of cases. It writes tests/golden/images/<case>.npz; the tests read these and never run this script. The
+weights are rebuilt by `weights.random_weights(shapes, seed)`. A file holds, with L layers and N patches and tokens:
 
     about       JSON: architecture, config (config.json as published), shapes (the tensors), seed, versions
     picture     float32 [B, channels, height, width]

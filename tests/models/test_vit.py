@@ -85,7 +85,7 @@ def network(x: np.ndarray, params: dict, activation: Callable = gelu) -> np.ndar
 
 
 def blocks(x: np.ndarray, layers: dict, activation: Callable = gelu) -> np.ndarray:
-    """Pre-norm blocks, one after another (equations 2 and 3), with factors on what each sub-layer adds if there are any."""
+    """Pre-norm blocks, one after another (equations 2 and 3); factors on what a sub-layer adds if it has them."""
     for number in range(2):
         layer = jax.tree.map(lambda leaf, number=number: leaf[number], layers)
         first, second = layer["attention_residual"], layer["feed_forward_residual"]

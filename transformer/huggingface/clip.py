@@ -22,7 +22,7 @@ from transformer.huggingface.conversion_spec import (
     norm_entries,
     without_keys,
 )
-from transformer.huggingface.tensor_layouts import CONVOLUTION, LINEAR, TABLE, TABLE_WITH_LEADING_AXIS, VECTOR
+from transformer.huggingface.tensor_layouts import CONVOLUTION, LINEAR, TABLE_WITH_LEADING_AXIS, VECTOR
 from transformer.huggingface.vit import (
     FIXED_FIELDS,
     infer_image_fields,

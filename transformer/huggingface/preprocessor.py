@@ -11,20 +11,19 @@ FILE = "preprocessor_config.json"
 
 # By number, as Pillow counts its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_OF_CLIP: dict[str, Any] = {
+    "resample": 3,
+    "do_center_crop": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 # What the processors of a kind do where the file does not say it.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "ViT": {"resample": 2, "do_center_crop": False},
     "DeiT": {"resample": 3, "do_center_crop": True},
     "Siglip": {"resample": 3, "do_center_crop": False},
-    **dict.fromkeys(
-        ("CLIP", "Bit"),
-        {
-            "resample": 3,
-            "do_center_crop": True,
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
-            "image_std": [0.26862954, 0.26130258, 0.27577711],
-        },
-    ),
+    "CLIP": _OF_CLIP,
+    "Bit": _OF_CLIP,
 }
 # These resize the shorter edge, where their `size` is a number or absent, and keep the proportions.
 _PROPORTIONAL = ("CLIP", "Bit")

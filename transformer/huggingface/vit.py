@@ -67,7 +67,7 @@ def square_sides(config: Config) -> Config:
     sides = {}
     for key in ("image_size", "patch_size"):
         size = config[key]
-        values = (size, size) if isinstance(size, int) else size or ()
+        values: tuple[int, ...] = (size, size) if isinstance(size, int) else tuple(size or ())
         if len(values) != 2 or values[0] != values[1]:
             raise UserError(f"config.json has {key}={list(values)}; only square images and patches can be read")
         sides[key] = values[0]

@@ -13,7 +13,7 @@ from transformer.layers.transformer_config import TransformerConfig
 
 
 class AttentionPooling(Module):
-    """y = h + FFN(norm(h)), where h = MultiHead(probe, X, X) (Lee et al. 2019, section 3.2; Zhai et al. 2022, MAP head).
+    """y = h + FFN(norm(h)), where h = MultiHead(probe, X, X) (Lee et al. 2019; Zhai et al. 2022: MAP head).
 
     Args:
         config: The configuration of the Transformer whose states X are pooled.

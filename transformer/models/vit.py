@@ -54,7 +54,7 @@ class ImagePooling(enum.Enum):
     Attributes:
         CLASS_TOKEN: The state of a learned token before the patches (Dosovitskiy et al. 2021, equation 4).
         MEAN: The mean of the patches' states (appendix D.3), without an additional token.
-        PATCH_MEAN: The same beside a class token, which is not read (He et al. 2022, Masked autoencoders, appendix A.1).
+        PATCH_MEAN: The same beside a class token, which is not read (He et al. 2022, appendix A.1).
         CLASS_TOKEN_AND_MEAN: The class token's state beside the mean of the patches' (Oquab et al. 2023, DINOv2,
             appendix B.3).
         ATTENTION: Attention from a trained query over the patches' states, without an additional token
@@ -150,8 +150,8 @@ class VitConfig(Config, path="config.model"):
             )
         if self.final_norm is FinalNorm.POOLED and self.pooling in _WITHOUT_ONE_POOLED_STATE:
             raise UserError(
-                f"config.model.final_norm=pooled is of one pooled state of the model's width, which config.model.pooling="
-                f"{self.pooling.value} has not: say final_norm=states"
+                f"config.model.final_norm=pooled is of one pooled state of the model's width, which "
+                f"config.model.pooling={self.pooling.value} has not: say final_norm=states"
             )
         if self.add_pooling_layer and self.pools_without_head:
             raise UserError(
@@ -226,8 +226,8 @@ class Vit(BlockStacks):
         )
         self.embedding_norm = blocks.make_norm(builder) if config.embedding_norm else identity
         self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
-        norm = identity if config.final_norm is FinalNorm.NONE else self.make_final_norm(builder)
-        self.norm, self.pooled_norm = (norm, identity) if config.final_norm is FinalNorm.STATES else (identity, norm)
+        self.norm = self.make_final_norm(builder) if config.final_norm is FinalNorm.STATES else identity
+        self.pooled_norm = self.make_final_norm(builder) if config.final_norm is FinalNorm.POOLED else identity
         attends = config.pooling is ImagePooling.ATTENTION
         self.attention_pooling = AttentionPooling(blocks, builder=builder) if attends else None
         classes = (("classes", num_classes),)

@@ -121,7 +121,7 @@ class Resizing(Config, path="config.task"):
             width, height = (resized * edge // min(image.size) for edge in image.size)
             if width * height > MAX_IMAGE_PIXELS:
                 raise UserError(
-                    f"an image of {image.width:,} x {image.height:,} pixels would be resized to {width:,} x {height:,}, "
+                    f"an image of {image.width:,} x {image.height:,} pixels becomes one of {width:,} x {height:,}: "
                     f"more than {MAX_IMAGE_PIXELS:,} pixels: crop it, or say config.task.resize_shape=square"
                 )
         image = image.resize((width, height), Image.Resampling[self.resample.name])
