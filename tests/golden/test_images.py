@@ -192,6 +192,45 @@ def test_a_body_has_maps_and_becomes_a_run_with_a_new_head(tmp_path: Path) -> No
         build(model, open_model_folder(tmp_path / "out").interface, Precision())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("dinov2_body", "Dinov2ForImageClassification"),
+        ("siglip_headless", "SiglipForImageClassification"),
+        ("clip", "CLIPForImageClassification"),
+        ("siglip_vision_model", "config.model.pooling=attention is not class_token"),
+        ("clip_vision_model", "a tower alone has no head of classes"),
+    ],
+)
+def test_a_tower_becomes_a_run_that_is_published_if_a_class_has_its_head(
+    name: str, written: str, tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    recorded(name, tmp_path / "in")
+    for split in ("train", "validation", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / "pets" / split / label).mkdir(parents=True)
+            pixels = np.full((12, 14, 3), 90 if label == "cat" else 160, np.uint8)
+            image.fromarray(pixels).save(tmp_path / "pets" / split / label / "0.png")
+    fine_tuning = FineTuningOptions(dataset="pets", data_dir=str(tmp_path), batch_size=2, steps=1)
+    converted = import_from_huggingface(tmp_path / "in", tmp_path / "run", fine_tuning)
+    assert converted.notes[-1] == "initialized randomly: head"
+    if "For" not in written:
+        with pytest.raises(UserError, match=written):
+            export_to_huggingface(tmp_path / "run", tmp_path / "out")
+        return
+    export_to_huggingface(tmp_path / "run", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == [written]
+    again = open_model_folder(tmp_path / "out")
+    before = open_model_folder(tmp_path / "in").preprocessing
+    # One number for all channels is written as three.
+    mean = (before["normalization"]["mean"] * 3)[:3]
+    assert again.preprocessing | {"normalization": 0} == before | {"normalization": 0}
+    assert again.preprocessing["normalization"]["mean"] == mean
+    assert again.interface.vocabularies == {"classes": 2}
+
+
 DEIT = {
     "image_processor_type": "DeiTImageProcessor",
     "do_resize": True,

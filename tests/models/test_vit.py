@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 
 from tests import programs
 from tests.models.random_models import fresh_variables
@@ -21,6 +22,7 @@ from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.model_family import PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.models.vit import SIZES, STACK, FinalNorm, ImagePooling, VitConfig
+from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
 
@@ -160,6 +162,35 @@ def test_the_choices_of_published_models_are_their_equations(final_norm: FinalNo
             case FinalNorm.NONE:
                 pooled = x[1:].mean(0)
         np.testing.assert_allclose(logits, pooled @ params["head"]["kernel"] + params["head"]["bias"], atol=3e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", [ImagePooling.ATTENTION, ImagePooling.CLASS_TOKEN_AND_MEAN])
+def test_a_mesh_computes_what_one_device_does(pooling: ImagePooling) -> None:
+    _, model = vit(pooling=pooling, embedding_norm=True, layer_scale=0.5)
+    params, images = scattered_variables(model).params, image(4)
+    placement = make_placement(ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"))
+
+    def gradients(params: Any, images: Any) -> Any:
+        def of(params: Any) -> Any:
+            logits, _ = model.apply(Variables(params, {}), {"image": images}, train=False)
+            return jnp.sum(jnp.sin(logits)), logits
+
+        return jax.grad(of, has_aux=True)(params)
+
+    def sharding(names: tuple[str, ...], leaf: Any) -> NamedSharding:
+        return NamedSharding(placement.mesh, placement.even_partition_spec(names, leaf.shape))
+
+    shardings = jax.tree.map(sharding, model.axes().params, params, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    rows = NamedSharding(placement.mesh, placement.partition_spec(("batch", None, None, None)))
+    run = jax.jit(trace_with_placement(placement, gradients), in_shardings=(shardings, rows), out_shardings=None)
+    found = jax.device_get(run(jax.device_put(params, shardings), jax.device_put(images, rows)))
+    expected = jax.device_get(jax.jit(gradients)(params, images))
+    jax.tree.map(
+        lambda ours, of_one: np.testing.assert_allclose(ours, of_one, rtol=0, atol=2e-5 * max(1, np.abs(of_one).max())),
+        found,
+        expected,
+    )
 
 
 @pytest.mark.parametrize(
