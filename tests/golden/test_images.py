@@ -33,7 +33,7 @@ from transformer.training.huggingface_conversion import (
 )
 
 CASES = sorted(path.stem for path in Path(__file__).with_name("images").glob("*.npz"))
-QUICK = ("vit", "deit", "dinov2", "siglip_vision_model", "clip")
+QUICK = ("vit", "deit", "dinov2", "siglip_vision_model")
 QUICK_OR_SLOW = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES]
 
 
