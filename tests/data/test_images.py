@@ -17,7 +17,7 @@ import pytest
 from transformer.config import UserError
 from transformer.data.datasets import image_files
 from transformer.data.datasets.image_datasets import open_image_dataset, placeholder_image_dataset
-from transformer.data.datasets.image_files import ResampleFilter, Resizing, decode_image
+from transformer.data.datasets.image_files import ResampleFilter, ResizeShape, Resizing, decode_image
 from transformer.data.images import (
     Augmentation,
     ImageBatches,
@@ -352,6 +352,23 @@ def test_the_middle_of_a_resized_image_is_kept() -> None:
     for values in ({"image_size": 0}, {"resize_side": 8}, {"image_size": 8, "resize_side": 7}):
         with pytest.raises(UserError, match="must be at least"):
             Resizing(**values)
+
+
+@pytest.mark.parametrize("size", [(30, 40), (40, 30), (30, 31)])
+def test_the_shorter_edge_gets_the_side_and_the_middle_is_kept(size: tuple[int, int]) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+    height, width = (edge * 16 // 30 for edge in size)
+    whole = np.asarray(image.fromarray(pixels).resize((width, height), 3))
+    read = decode_image(png_of(pixels), "x", Resizing(12, 16, ResampleFilter.BICUBIC, ResizeShape.PROPORTIONAL))
+    top, left = (height - 12) // 2, (width - 12) // 2
+    np.testing.assert_array_equal(read, whole[top : top + 12, left : left + 12])
+    with pytest.raises(UserError, match=": more than 67,108,864 pixels: crop it"):
+        decode_image(
+            png_of(np.zeros((1, 2000, 3), np.uint8)), "x", Resizing(224, resize_shape=ResizeShape.PROPORTIONAL)
+        )
+    with pytest.raises(UserError, match="resize_shape=proportional leaves images of all proportions"):
+        Resizing(resize_shape=ResizeShape.PROPORTIONAL)
 
 
 def png_header(width: int, height: int) -> bytes:

@@ -2,7 +2,8 @@
 
     python tests/golden/export_families.py FOLDER [case ...]
 
-The logits of a family are ours; those of a head, and the states of a body, are the recorded ones of heads.npz.
+The logits of a family are ours; those of a head, and the states of a body, are the recorded ones of heads.npz and of
+images/ (cases as "images/dinov2").
 
 It runs where Headwise is installed; every model goes through an import and an export on the way.
 """
@@ -21,6 +22,7 @@ from transformer.huggingface.convert import open_model_folder, write_model_folde
 from transformer.models.model import Variables
 from transformer.models.registry import model_config
 
+IMAGES = Path(__file__).with_name("images")
 NAMES = {"ids": "tokens", "lengths": "lengths", "types": "types"}
 
 
@@ -66,12 +68,27 @@ def export_head(case: str, folder: Path) -> None:
     np.savez(folder / "out" / name / "expected.npz", **given)
 
 
+def export_image(name: str, folder: Path) -> None:
+    """One case of images/, as "dinov2"."""
+    found = recording(name, IMAGES)
+    found.write(folder / "in" / f"images_{name}")
+    foreign = open_model_folder(folder / "in" / f"images_{name}")
+    model, out = model_config(foreign.model), folder / "out" / f"images_{name}"
+    write_model_folder(out, model, foreign.read_params(), model_type=found.config["model_type"])
+    what = "logits" if "logits" in found.arrays else "hidden"
+    np.savez(out / "expected.npz", **{what: found.arrays[what], "pixel_values": found.arrays["picture"]})
+
+
 def real(lengths: np.ndarray) -> np.ndarray:
     """One where a token is real: [B, T]."""
     return (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
 
 
 if __name__ == "__main__":
-    for case in sys.argv[2:] or (*EXCHANGED, *recorded_heads()[0]["cases"]):
-        (export_head if "/" in case else export)(case, Path(sys.argv[1]))
+    pictures = [f"images/{path.stem}" for path in sorted(IMAGES.glob("*.npz"))]
+    for case in sys.argv[2:] or (*EXCHANGED, *recorded_heads()[0]["cases"], *pictures):
+        if case.startswith("images/"):
+            export_image(case.removeprefix("images/"), Path(sys.argv[1]))
+        else:
+            (export_head if "/" in case else export)(case, Path(sys.argv[1]))
         print(case, flush=True)

@@ -26,7 +26,7 @@ def kind_of(field: dataclasses.Field[Any]) -> str:
     if "RopeParameters" in kind or kind.startswith("dict"):
         return "mapping"
     if field.name in ("image_size", "patch_size"):
-        return "sides"
+        return "sides | None" if "None" in kind else "sides"
     kind = re.sub(r"list\[(\w+)\](?: \| tuple\[.*?\])?", r"\1 list", kind)
     return re.sub(r"float \| int|int \| float", "float", kind)
 

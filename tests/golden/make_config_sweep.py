@@ -52,6 +52,11 @@ IMAGES = {
     "image_size": 8,
     "patch_size": 4,
 }
+DINOV2 = {key: value for key, value in IMAGES.items() if key != "intermediate_size"} | {"mlp_ratio": 2}
+# What a config with the towers of images and of texts has of the first: each key of it is varied as that tower's.
+TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
+# Parameters that no logits depend on: the others are drawn as without them.
+UNREAD = ("embeddings.mask_token", "vision_model.head.")
 GPT = GPT2 | {"n_layer": 2}
 GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5}
 NESTED = {
@@ -121,6 +126,12 @@ CASES = {
     "t5": ("T5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
     "vit": ("ViTForImageClassification", IMAGES),
     "deit": ("DeiTForImageClassificationWithTeacher", IMAGES),
+    "dinov2": ("Dinov2ForImageClassification", DINOV2),
+    "dinov2 gated": ("Dinov2ForImageClassification", DINOV2 | {"use_swiglu_ffn": True}),
+    "siglip_vision_model": ("SiglipVisionModel", IMAGES),
+    "siglip": ("SiglipForImageClassification", {"vision_config": IMAGES}),
+    "clip_vision_model": ("CLIPVisionModel", IMAGES),
+    "clip": ("CLIPForImageClassification", {"vision_config": IMAGES}),
     "xlnet": ("XLNetLMHeadModel", XLNET | {"d_head": WIDTH // HEADS}),
 }
 ACTIVATIONS = [
@@ -281,6 +292,9 @@ VALUES: dict[str, list[Any]] = {
     "attention_multiplier": [0.2, 0.35355, 1e-3],
     **{key: [0.22, 4.0] for key in ("logits_scaling", "residual_multiplier", "embedding_multiplier")},
     "per_layer_config": [{"1": {"num_attention_heads": 2}}, {"1": {"intermediate_size": FEED_FORWARD}}],
+    "mlp_ratio": [1, 2, 3, 4, 1.5],
+    "layerscale_value": [1e-5, 0.0],
+    "text_config": [{}, {"num_hidden_layers": 1}],
     "eos_token_id": [[0, 2]],
     "problem_type": ["regression", "multi_label_classification"],
     "summary_type": ["first", "mean"],
@@ -356,23 +370,36 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
     with torch.no_grad():
         model = getattr(transformers, kind)(copy.deepcopy(loaded)).float().eval()
         parameters = dict(model.named_parameters())
-        weights = random_weights({name: tuple(value.shape) for name, value in parameters.items()}, 3)
-        for name, value in parameters.items():
-            value.copy_(torch.tensor(weights[name]))
+        read = {name: tuple(value.shape) for name, value in parameters.items() if not any(map(name.count, UNREAD))}
+        for name, value in random_weights(read, 3).items():
+            parameters[name].copy_(torch.tensor(value))
         generator = np.random.default_rng(0)
         long = LONG_LENGTH if config["model_type"] in LONG_TEXTS else 9
         ids, target = (torch.tensor(generator.integers(6, 40, (2, length))) for length in (long, 7))
-        if config["model_type"] in ("vit", "deit"):
-            size = loaded.image_size
+        images = getattr(loaded, "vision_config", loaded)
+        if hasattr(images, "image_size"):
+            size = images.image_size
             sides = (size, size) if isinstance(size, int) else tuple(size)
-            inputs = {"pixel_values": torch.tensor(generator.normal(size=(2, loaded.num_channels, *sides))).float()}
+            inputs = {"pixel_values": torch.tensor(generator.normal(size=(2, images.num_channels, *sides))).float()}
         elif loaded.is_encoder_decoder:
             inputs = {"input_ids": ids, "decoder_input_ids": target}
         else:
             inputs = {"input_ids": ids}
         output = model(**inputs, return_dict=True)
-    found = [output[name].ravel() for name in output if "logits" in name]
+    names = [name for name in output if "logits" in name] or ("last_hidden_state", "pooler_output")
+    found = [output[name].ravel() for name in names if output.get(name) is not None]
     return torch.cat(found).numpy()
+
+
+def values_of_tower(model_type: str, stated: dict[str, Any]) -> list[Any]:
+    """The values of `vision_config` that are tried: one key of the tower's at a time."""
+    varied: list[Any] = [None, {}, [], "x"]
+    for field in dataclasses.fields(transformers.AutoConfig.for_model(TOWERS[model_type])):
+        known = stated.get(field.name, field.default)
+        varied += [stated | {field.name: value} for value in values_of(field.name, known, known)]
+        if field.name in stated:
+            varied.append({key: value for key, value in stated.items() if key != field.name})
+    return varied
 
 
 def outcome(kind: str, config: dict[str, Any], usual: np.ndarray, folder: Path) -> str:
@@ -407,7 +434,9 @@ def record(case: str, folder: Path) -> dict[str, Any]:
         default = keys.get(config_class.attribute_map.get(key, key), {}).get("default")
         known = stated.get(config_class.attribute_map.get(key, key), default)
         rest = {name: value for name, value in base.items() if name != key}
-        tried = [({**rest, key: value}, value) for value in values_of(key, known, known)]
+        tower = key == "vision_config" and model_type in TOWERS
+        values = values_of_tower(model_type, known) if tower else values_of(key, known, known)
+        tried = [({**rest, key: value}, value) for value in values]
         varied += [[key, value, outcome(kind, config, usual, folder)] for config, value in tried]
         if key in stated:
             varied.append([key, "absent", outcome(kind, rest, usual, folder)])

@@ -149,7 +149,7 @@ def test_a_model_without_a_head_of_its_own_is_read_with_the_table_as_head(tmp_pa
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [
-        ("bart", "encoder_decoder: marian, t5, mt5; vit: vit, deit"),
+        ("bart", "encoder_decoder: marian, t5, mt5; vit: vit, deit, dinov2, siglip_vision_model, siglip, "),
         ("rwkv", "decoder: gpt2, openai-gpt, gptj, bloom, llama, mistral, "),
         ("GPTNeoX", "did you mean 'gpt_neox'?"),
         ("OpenAI_GPT", "did you mean 'openai-gpt'?"),
@@ -588,6 +588,8 @@ def test_the_config_classes_are_those_recorded(model_type: str) -> None:
 def in_short_texts(read: tuple[Any, Any]) -> tuple[Any, Any]:
     """What logits of a text of `_SHORT_LENGTH` positions depend on: windows that it reaches, and how features turn."""
     section = {key: value for key, value in read[0].items() if key not in _NOT_IN_SHORT_TEXTS}
+    # Factors that only begin with this value are read from the file.
+    section["layer_scale"] = section.get("layer_scale") is not None
     if "attention_windows" in section:
         windows = [window * (window < _SHORT_LENGTH) for window in section["attention_windows"]]
         section["attention_windows"] = windows if any(windows) else []

@@ -26,6 +26,7 @@ from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
     DropRates,
+    LayerScale,
     NormPlacement,
     Residual,
     dropout_and_stochastic_depth,
@@ -67,6 +68,15 @@ def test_layer_norm_without_a_bias_has_a_scale_alone() -> None:
     weights, x = random_weights(functional), random(2, 16)
     assert set(weights) == {"scale"}
     close(programs.call(functional, weights, x), oracle.layer_norm(weights, x.astype(np.float64), 0.1))
+
+
+def test_layer_scale_multiplies_each_feature_by_a_factor_that_begins_as_said() -> None:
+    functional = FunctionalModule(lambda builder: LayerScale(16, 0.25, builder=builder))
+    np.testing.assert_array_equal(functional.init(jax.random.key(0))["scale"], np.full(16, 0.25))
+    factors, x = random(16), random(2, 3, 16)
+    close(functional.bind({"scale": factors})(jnp.asarray(x)), x * factors)
+    half = functional.bind({"scale": factors})(jnp.asarray(x, jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
 
 
 def test_rms_norm_is_the_equation() -> None:

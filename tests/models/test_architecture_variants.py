@@ -164,6 +164,8 @@ CHOICES: dict[str, dict[str, Any]] = {
         "logit_multiplier": 0.5,
         "attention_scale": 0.9,
     },
+    "layer scale": {"layer_scale": 0.1, "norm_placement": NormPlacement.SANDWICH},
+    "parallel layer scale": {"layer_scale": 0.1, "norm_placement": NormPlacement.PARALLEL},
     "sinks": {"attention_sinks": True, "attention_windows": (3, 0)},
     "soft caps": {"attention_softcap": 0.5, "logit_softcap": 1.5, "norm": NormKind.RMS_ZERO_CENTERED},
 }
@@ -172,7 +174,9 @@ CHOICES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("yarn", "dynamic", "local and global") else pytest.mark.slow)
+        pytest.param(
+            name, marks=() if name in ("yarn", "dynamic", "local and global", "layer scale") else pytest.mark.slow
+        )
         for name in CHOICES
     ],
 )
@@ -180,6 +184,7 @@ def test_choices_of_published_decoders_are_the_oracles(name: str) -> None:
     chosen = CHOICES[name]
     shared = {"head_dim": 8, "kv_heads": 2, "rotary_base": 100.0, "norm_placement": NormPlacement.PRE}
     model, config = build("decoder", **({"positions": PositionEncoding.ROTARY_HALVES} | shared | chosen))
+    assert ("layer_scale" in chosen) == ("layer_scale" in model.functional.shapes()["layers"]["attention_residual"])
     variables = lively(model)
     logits, aux, cached = passes(model, variables, "decoder")
     expected, real = expected_of("decoder", config, variables.params), real_of("decoder")

@@ -1,24 +1,28 @@
 """The vision Transformer against its equations in NumPy, its positions, its published sizes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
 
 from tests import programs
 from tests.models.random_models import fresh_variables
 from transformer.attention import AxisKind, Capture
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops
+from transformer.layers.feed_forward import Activation
 from transformer.layers.functional_module import FunctionalModule, Precision
 from transformer.layers.grid_positions import GridPositionEmbeddings, GridPositionEncoding
 from transformer.models import registry
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.model_family import PublishedSize
 from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
-from transformer.models.vit import SIZES, STACK, ImagePooling, VitConfig
+from transformer.models.vit import SIZES, STACK, FinalNorm, ImagePooling, VitConfig
+from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 CLASSES, ROWS, COLUMNS, PATCH, CHANNELS, WIDTH, HEADS = 5, 2, 3, 4, 3, 8, 2
 
@@ -61,26 +65,46 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * (1 + erf(x / np.sqrt(2))) / 2
 
 
-def blocks(x: np.ndarray, layers: dict) -> np.ndarray:
-    """Pre-norm blocks, one after another (equations 2 and 3)."""
+def quick_gelu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-1.702 * x))
+
+
+def attend(queries: np.ndarray, keys: np.ndarray, params: dict) -> np.ndarray:
+    q, k, v = (
+        np.einsum("ne,ehd->nhd", read, params[name]["kernel"]) + params[name]["bias"]
+        for name, read in (("query", queries), ("key", keys), ("value", keys))
+    )
+    logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH // HEADS)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    heads = np.einsum("hqk,khd->qhd", weights, v)
+    return np.einsum("qhd,hde->qe", heads, params["output"]["kernel"]) + params["output"]["bias"]
+
+
+def network(x: np.ndarray, params: dict, activation: Callable = gelu) -> np.ndarray:
+    hidden = activation(x @ params["expand"]["kernel"] + params["expand"]["bias"])
+    return hidden @ params["contract"]["kernel"] + params["contract"]["bias"]
+
+
+def blocks(x: np.ndarray, layers: dict, activation: Callable = gelu) -> np.ndarray:
+    """Pre-norm blocks, one after another (equations 2 and 3); factors on what a sub-layer adds if it has them."""
     for number in range(2):
         layer = jax.tree.map(lambda leaf, number=number: leaf[number], layers)
-        read = norm(x, layer["attention_residual"]["norm"])
-        attention = layer["attention"]
-        q, k, v = (
-            np.einsum("ne,ehd->nhd", read, attention[name]["kernel"]) + attention[name]["bias"]
-            for name in ("query", "key", "value")
-        )
-        logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(WIDTH // HEADS)
-        weights = np.exp(logits - logits.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        heads = np.einsum("hqk,khd->qhd", weights, v)
-        x = x + np.einsum("qhd,hde->qe", heads, attention["output"]["kernel"]) + attention["output"]["bias"]
-        read = norm(x, layer["feed_forward_residual"]["norm"])
-        network = layer["feed_forward"]
-        hidden = gelu(read @ network["expand"]["kernel"] + network["expand"]["bias"])
-        x = x + hidden @ network["contract"]["kernel"] + network["contract"]["bias"]
+        first, second = layer["attention_residual"], layer["feed_forward_residual"]
+        read = norm(x, first["norm"])
+        x = x + first.get("layer_scale", {"scale": 1})["scale"] * attend(read, read, layer["attention"])
+        added = network(norm(x, second["norm"]), layer["feed_forward"], activation)
+        x = x + second.get("layer_scale", {"scale": 1})["scale"] * added
     return x
+
+
+def cut_into_patches(one: np.ndarray, embed: dict) -> np.ndarray:
+    cuts = [
+        one[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH]
+        for row in range(ROWS)
+        for column in range(COLUMNS)
+    ]
+    return np.stack([np.einsum("yxc,yxce->e", cut, embed["kernel"]) + embed.get("bias", 0) for cut in cuts])
 
 
 @pytest.mark.parametrize("pooling", ImagePooling)
@@ -90,16 +114,10 @@ def test_logits_are_those_of_the_equations(pooling: ImagePooling) -> None:
     got, _ = programs.apply(model, variables, {"image": image()}, train=False)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
     for one, logits in zip(image().astype(np.float64), got, strict=True):
-        cuts = [
-            one[row * PATCH : (row + 1) * PATCH, column * PATCH : (column + 1) * PATCH]
-            for row in range(ROWS)
-            for column in range(COLUMNS)
-        ]
-        embed = params["embed"]
-        x = np.stack([np.einsum("yxc,yxce->e", cut, embed["kernel"]) + embed["bias"] for cut in cuts])
+        x = cut_into_patches(one, params["embed"])
         if pooling is ImagePooling.DISTILLED:
             x = np.concatenate([params["distillation_token"], x])
-        if pooling is not ImagePooling.MEAN:
+        if pooling not in (ImagePooling.MEAN, ImagePooling.ATTENTION):
             x = np.concatenate([params["class_token"], x])
         x = norm(blocks(x + params["positions"]["table"], params["layers"]), params["norm"])
 
@@ -111,10 +129,100 @@ def test_logits_are_those_of_the_equations(pooling: ImagePooling) -> None:
                 expected = scored(x[0], params["head"])
             case ImagePooling.MEAN:
                 expected = scored(x.mean(0), params["head"])
+            case ImagePooling.PATCH_MEAN:
+                expected = scored(x[1:].mean(0), params["head"])
+            case ImagePooling.CLASS_TOKEN_AND_MEAN:
+                expected = scored(np.concatenate([x[0], x[1:].mean(0)]), params["head"])
+            case ImagePooling.ATTENTION:
+                pooling_params = params["attention_pooling"]
+                h = attend(pooling_params["probe"], x, pooling_params["attention"])
+                h = h + network(norm(h, pooling_params["norm"]), pooling_params["feed_forward"])
+                expected = scored(h[0], params["head"])
             case ImagePooling.DISTILLED:
                 expected = (scored(x[0], params["head"]) + scored(x[1], params["distilled"])) / 2
         np.testing.assert_allclose(logits, expected, atol=2e-5)
     assert config.pooling is pooling
+
+
+@pytest.mark.parametrize("final_norm", FinalNorm)
+def test_the_choices_of_published_models_are_their_equations(final_norm: FinalNorm) -> None:
+    changes = {"embedding_norm": True, "patch_bias": False, "layer_scale": 0.5, "activation": Activation.QUICK_GELU}
+    _, model = vit(final_norm=final_norm, pooling=ImagePooling.PATCH_MEAN, **changes)
+    variables = scattered_variables(model)
+    got, _ = programs.apply(model, variables, {"image": image()}, train=False)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables.params)
+    for one, logits in zip(image().astype(np.float64), got, strict=True):
+        x = np.concatenate([params["class_token"], cut_into_patches(one, params["embed"])])
+        x = blocks(norm(x + params["positions"]["table"], params["embedding_norm"]), params["layers"], quick_gelu)
+        match final_norm:
+            case FinalNorm.STATES:
+                pooled = norm(x, params["norm"])[1:].mean(0)
+            case FinalNorm.POOLED:
+                pooled = norm(x[1:].mean(0), params["pooled_norm"])
+            case FinalNorm.NONE:
+                pooled = x[1:].mean(0)
+        np.testing.assert_allclose(logits, pooled @ params["head"]["kernel"] + params["head"]["bias"], atol=3e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", [ImagePooling.ATTENTION, ImagePooling.CLASS_TOKEN_AND_MEAN])
+def test_a_mesh_computes_what_one_device_does(pooling: ImagePooling) -> None:
+    _, model = vit(pooling=pooling, embedding_norm=True, layer_scale=0.5)
+    params, images = scattered_variables(model).params, image(4)
+    placement = make_placement(ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"))
+
+    def gradients(params: Any, images: Any) -> Any:
+        def of(params: Any) -> Any:
+            logits, _ = model.apply(Variables(params, {}), {"image": images}, train=False)
+            return jnp.sum(jnp.sin(logits)), logits
+
+        return jax.grad(of, has_aux=True)(params)
+
+    def sharding(names: tuple[str, ...], leaf: Any) -> NamedSharding:
+        return NamedSharding(placement.mesh, placement.even_partition_spec(names, leaf.shape))
+
+    shardings = jax.tree.map(sharding, model.axes().params, params, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    rows = NamedSharding(placement.mesh, placement.partition_spec(("batch", None, None, None)))
+    run = jax.jit(trace_with_placement(placement, gradients), in_shardings=(shardings, rows), out_shardings=None)
+    found = jax.device_get(run(jax.device_put(params, shardings), jax.device_put(images, rows)))
+    expected = jax.device_get(jax.jit(gradients)(params, images))
+    jax.tree.map(
+        lambda ours, of_one: np.testing.assert_allclose(ours, of_one, rtol=0, atol=2e-5 * max(1, np.abs(of_one).max())),
+        found,
+        expected,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"final_norm": "pooled", "pooling": "distilled"}, "pooling=distilled has not: say final_norm=states"),
+        (
+            {"final_norm": "pooled", "pooling": "class_token_and_mean"},
+            "config.model.final_norm=pooled is of one pooled",
+        ),
+        ({"final_norm": "none", "norm_placement": "post"}, "norm_placement=post has none: leave it out"),
+        (
+            {"pooling": "attention", "add_pooling_layer": True},
+            "pooling=attention with final_norm=states pools by itself",
+        ),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        registry.model_config({"family": "vit", **changes})
+
+
+def test_attention_pooling_has_a_map_of_one_query_over_the_grid() -> None:
+    _, model = vit(pooling=ImagePooling.ATTENTION)
+    site = model.sites[1]
+    assert (site.name, site.query.num_positions, site.key.shape, site.layers) == ("pooling", 1, (2, 3), ("0",))
+    capture = Capture(sites=("pooling",))
+    _, aux = programs.apply(model, fresh_variables(model), {"image": image()}, train=False, capture=capture)
+    assert aux.maps.keys() == {"pooling"}
+    maps = aux.maps["pooling"].weights
+    assert maps.shape == (1, 2, HEADS, 1, 6)
+    np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
 
 
 def test_sites_have_the_grid_and_the_token_in_front() -> None:

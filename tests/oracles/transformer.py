@@ -82,6 +82,8 @@ def activated(name: str, x: np.ndarray) -> np.ndarray:
             return np.where(x > 0, x, 0)
         case "silu" | "swiglu":
             return x / (1 + np.exp(-x))
+        case "quick_gelu":
+            return x / (1 + np.exp(-1.702 * x))
         case "gelu" | "geglu":
             return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
         case "gelu_tanh" | "geglu_tanh":
@@ -242,16 +244,20 @@ class Stack(NamedTuple):
         self, block: Weights, x: np.ndarray, sublayers: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]]
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """The sub-layers of a block, with norms and additions where the placement says."""
-        found, times = {}, self.kind.residual_multiplier
+        found: dict[str, Any] = {}
+        factors = {
+            name: self.kind.residual_multiplier * block[f"{name}_residual"].get("layer_scale", {"scale": 1})["scale"]
+            for name in sublayers
+        }
         if self.kind.norm_placement.startswith("parallel"):
             first = x
             for name, function in sublayers.items():
                 of = name if self.kind.norm_placement == "parallel_norms" else "attention"
                 y, found[name] = function(self.norm(block[f"{of}_residual"]["norm"], first))
-                x = x + times * y
+                x = x + factors[name] * y
             return x, found
         for name, function in sublayers.items():
-            norms = block[f"{name}_residual"]
+            norms, times = block[f"{name}_residual"], factors[name]
             match self.kind.norm_placement:
                 case "post":
                     y, found[name] = function(x)

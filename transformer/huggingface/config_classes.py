@@ -31,6 +31,7 @@ _KINDS: Mapping[str, Any] = {
     "str list | None": _NAMES,
     "mapping": Mapping[str, Any] | None,
     "sides": int | tuple[int, ...],
+    "sides | None": int | tuple[int, ...] | None,
     "token ids": TOKEN_IDS,
 }
 
@@ -60,17 +61,19 @@ CONFIG_CLASSES: Mapping[str, ClassKeys] = _read_recorded_classes()
 """The keys of each `model_type`."""
 
 WITHOUT_EFFECT = frozenset(
-    """_name_or_path architectures attention_softmax_in_fp32 attn_implementation bias_dropout_fusion bos_token_id
-    chunk_size_feed_forward classif_dropout classifier_dropout decoder_start_token_id directionality dtype
-    encoder_stride end_n_top eos_token_id finetuning_task force_bos_token_to_be_generated forced_eos_token_id
-    gradient_checkpointing id2label init_std initializer_factor initializer_range label2id masked_softmax_fusion
-    max_sequence_length model_type n_ctx name_or_path num_labels offset_alibi output_attentions
-    output_hidden_states output_past pad_token_id pooler_act pooler_fc_size pooler_num_attention_heads
-    pooler_num_fc_layers pooler_output_size pooler_size_per_head pooler_type predict_special_tokens prefix
-    pretraining_tp problem_type reorder_and_upcast_attn return_dict sep_token_id skip_bias_add skip_bias_add_qkv
-    slow_but_exact start_n_top summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
-    transformers_version unk_token_id use_bfloat16 use_cache use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
+    """_name_or_path _out_features _out_indices apply_layernorm architectures attention_softmax_in_fp32
+    attn_implementation bias_dropout_fusion bos_token_id chunk_size_feed_forward classif_dropout
+    classifier_dropout decoder_start_token_id directionality dtype encoder_stride end_n_top eos_token_id
+    finetuning_task force_bos_token_to_be_generated forced_eos_token_id gradient_checkpointing id2label init_std
+    initializer_factor initializer_range label2id logit_scale_init_value masked_softmax_fusion
+    max_sequence_length model_type n_ctx name_or_path num_labels offset_alibi out_features out_indices
+    output_attentions output_hidden_states output_past pad_token_id pooler_act pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_output_size pooler_size_per_head pooler_type
+    predict_special_tokens prefix pretraining_tp problem_type projection_dim reorder_and_upcast_attn
+    reshape_hidden_states return_dict sep_token_id skip_bias_add skip_bias_add_qkv slow_but_exact stage_names
+    start_n_top summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+    task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript transformers_version
+    unk_token_id use_bfloat16 use_cache use_mask_token use_mems_eval use_mems_train""".split()  # noqa: SIM905  a list of names, not lines
 )
 """Keys that change nothing of what a model computes: what its class and files are called, how it was initialized, what
 its library returns and how fast, heads for other problems, and special tokens, which the tokenizer has."""

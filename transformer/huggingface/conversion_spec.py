@@ -35,6 +35,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
 }
@@ -169,6 +170,10 @@ _CLASS_DIFFERENCES = {
     "ForPreTraining": "which has other heads of pre-training",
     "ForMaskedImageModeling": "which has a head that restores images",
     "ForImageClassification": "which has one head of classes",
+    "Backbone": "which returns the states of several layers",
+    "WithProjection": "which projects into the space of texts",
+    "SiglipModel": "which compares images with texts",
+    "CLIPModel": "which compares images with texts",
     "EncoderModel": "which has no decoder",
     "LMHeadModel": "which reads texts in one direction",
     "ForCausalLM": "which reads texts in one direction",
@@ -371,13 +376,7 @@ class ConversionSpec:
         """
         plain = self.complete_config(config)
         self._check_architecture(plain)
-        ignored = self._read_keys | WITHOUT_EFFECT
-        for name, (_, default) in self.class_keys.items():
-            if name not in ignored and plain[name] != default:
-                raise UserError(_unsupported_value_message(name, plain[name], default))
-        for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
-            if only.their_key not in self.simplified_keys:
-                only.check(plain)
+        self.check_unread_keys(plain)
         plain = self.simplify_config(plain, names)
         section = {"family": self.model_family, **self.fixed_fields, **self.training_defaults}
         hints = type_hints(FAMILIES[self.model_family].config_class)
@@ -390,6 +389,20 @@ class ConversionSpec:
         return {
             key: value for key, value in section.items() if key not in self.interface_keys
         }, self.make_task_interface(section)
+
+    def check_unread_keys(self, complete: Config) -> None:
+        """Check that keys that are not read have the values of which every model of ours is.
+
+        Raises:
+            UserError: If one has another; gives key and value.
+        """
+        ignored = self._read_keys | WITHOUT_EFFECT
+        for name, (_, default) in self.class_keys.items():
+            if name not in ignored and complete[name] != default:
+                raise UserError(_unsupported_value_message(name, complete[name], default))
+        for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
+            if only.their_key not in self.simplified_keys:
+                only.check(complete)
 
     def _check_architecture(self, config: Config) -> None:
         """Check that the class that a config.json names has no head of which ours know nothing.
@@ -468,6 +481,7 @@ FIELDS_OF_SOME: Config = {
         "attention_sinks",
         "embedding_multiplier",
         "residual_multiplier",
+        "layer_scale",
         "logit_multiplier",
         "logit_softcap",
     )

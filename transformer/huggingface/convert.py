@@ -15,7 +15,9 @@ import numpy as np
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
     bert,
+    clip,
     cohere,
+    dinov2,
     distilbert,
     electra,
     falcon,
@@ -96,6 +98,11 @@ _OTHERS = (
     t5.MT5,
     vit.VIT,
     vit.DEIT,
+    dinov2.DINOV2,
+    clip.SIGLIP_VISION,
+    clip.SIGLIP,
+    clip.CLIP_VISION,
+    clip.CLIP,
     xlnet.XLNET,
 )
 CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUAGE), *_OTHERS)}

@@ -5,17 +5,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config import UserError
+from transformer.data.datasets.image_files import ResizeShape
 
 FILE = "preprocessor_config.json"
 
 # By number, as Pillow counts its filters.
 _FILTERS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+_OF_CLIP: dict[str, Any] = {
+    "resample": 3,
+    "do_center_crop": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 # What the processors of a kind do where the file does not say it.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "ViT": {"resample": 2, "do_center_crop": False},
     "DeiT": {"resample": 3, "do_center_crop": True},
+    "Siglip": {"resample": 3, "do_center_crop": False},
+    "CLIP": _OF_CLIP,
+    "Bit": _OF_CLIP,
 }
-_KINDS = {"vit": "ViT", "deit": "DeiT"}
+# These resize the shorter edge, where their `size` is a number or absent, and keep the proportions.
+_PROPORTIONAL = ("CLIP", "Bit")
+_KINDS = {
+    "vit": "ViT",
+    "deit": "DeiT",
+    "dinov2": "Bit",
+    "siglip_vision_model": "Siglip",
+    "siglip": "Siglip",
+    "clip_vision_model": "CLIP",
+    "clip": "CLIP",
+}
 _PROCESSORS = ("ImageProcessor", "ImageProcessorFast", "FeatureExtractor")
 _READ = {
     "image_processor_type",
@@ -51,11 +71,11 @@ def convert_preprocessor_config(content: Mapping[str, Any], model_type: str, sid
 
     Args:
         content: The content of preprocessor_config.json.
-        model_type: "vit" or "deit".
+        model_type: The `model_type` of the model.
         side: The height and width in pixels that the model reads.
 
     Returns:
-        `side`, `resize_side`, `resample` and `normalization` of the task.
+        `image_size`, `resize_side`, `resize_shape`, `resample` and `normalization` of the task.
 
     Raises:
         UserError: If our task cannot express a key; gives the key and its value.
@@ -75,17 +95,25 @@ def convert_preprocessor_config(content: Mapping[str, Any], model_type: str, sid
     if type(filter_number) is not int or not 0 <= filter_number < len(_FILTERS):
         raise _unsupported_key_error("resample", filter_number, f"where 0 to {len(_FILTERS) - 1} are read")
     cropped = values["do_center_crop"] is True
-    if cropped and kind == "ViT":
-        raise _unsupported_key_error("do_center_crop", True, "which only processors of DeiT do")
+    if cropped and kind in ("ViT", "Siglip"):
+        raise _unsupported_key_error("do_center_crop", True, f"which processors of {kind} never do")
+    size = values.get("size")
+    shortest = _shortest_edge(size, kind)
+    if shortest is not None and not cropped:
+        raise _unsupported_key_error("size", size, "which leaves images of all proportions without do_center_crop")
     for key in ("crop_size",) if cropped else ("size",):
         if key in values and _square_side(key, values[key]) != side:
             raise _unsupported_key_error(key, values[key], f"but the model reads {side} x {side} pixels")
-    resized = _square_side("size", values["size"]) if cropped and "size" in values else side
+    if shortest is not None:
+        resized = shortest
+    else:
+        resized = _square_side("size", size) if cropped and size is not None else side
     if resized < side:
         raise _unsupported_key_error("size", values["size"], f"of which no {side} x {side} pixels can be cut")
     return {
         "image_size": side,
         "resize_side": resized if resized > side else None,
+        "resize_shape": "square" if shortest is None else "proportional",
         "resample": _FILTERS[filter_number],
         "normalization": _convert_normalization(values),
     }
@@ -103,13 +131,18 @@ def preprocessor_config(model_type: str, side: int, task: Any, channels: int) ->
     Returns:
         The keys and values.
     """
-    resized = task.resize_side or side
+    resized, proportional = task.resize_side or side, task.resize_shape is ResizeShape.PROPORTIONAL
+    kind = _KINDS[model_type]
+    if proportional and kind not in _PROPORTIONAL:
+        kind = "CLIP"
+    elif task.resize_side and kind in ("ViT", "Siglip"):
+        kind = "DeiT"
     mean, deviation = task.normalization.mean, task.normalization.deviation
     return {
-        "image_processor_type": f"{'DeiT' if task.resize_side else _KINDS[model_type]}ImageProcessor",
+        "image_processor_type": f"{kind}ImageProcessor",
         "do_resize": True,
-        "size": {"height": resized, "width": resized},
-        "do_center_crop": task.resize_side is not None,
+        "size": {"shortest_edge": resized} if proportional else {"height": resized, "width": resized},
+        "do_center_crop": proportional or task.resize_side is not None,
         "crop_size": {"height": side, "width": side},
         "resample": _FILTERS.index(task.resample.value),
         "do_rescale": True,
@@ -129,6 +162,14 @@ def _processor_kind(content: Mapping[str, Any], kind: str) -> str:
     if not isinstance(class_name, str) or class_name not in kind_by_class:
         raise _unsupported_key_error("image_processor_type", class_name, f"where {', '.join(kind_by_class)} are read")
     return kind_by_class[class_name]
+
+
+def _shortest_edge(size: Any, kind: str) -> int | None:
+    """Return the length to which the shorter edge is resized; None where both edges get one of their own."""
+    by_key = size.get("shortest_edge") if isinstance(size, dict) and len(size) == 1 else None
+    if type(by_key) is int:
+        return by_key
+    return size if kind in _PROPORTIONAL and type(size) is int else None
 
 
 def _square_side(key: str, value: Any) -> int:

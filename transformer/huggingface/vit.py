@@ -44,13 +44,51 @@ _KEYS = (
     ConfigKey("pooler", "add_pooling_layer"),
 )
 _POOLER = "pooler.dense.weight"
-_FIXED: dict[str, Any] = {
+FIXED_FIELDS: dict[str, Any] = {
     "positions": "learned",
     "norm": "layer",
     "norm_placement": "pre",
     "biases": "all",
     "score": "scaled_dot",
+    "embedding_norm": False,
+    "layer_scale": None,
+    "patch_bias": True,
+    "final_norm": "states",
 }
+"""What a vision Transformer of the library is, unless its type is more."""
+
+
+def square_sides(config: Config) -> Config:
+    """Return `image_size` and `patch_size` as sides of squares.
+
+    Raises:
+        UserError: If one is no square.
+    """
+    sides = {}
+    for key in ("image_size", "patch_size"):
+        size = config[key]
+        values: tuple[int, ...] = (size, size) if isinstance(size, int) else tuple(size or ())
+        if len(values) != 2 or values[0] != values[1]:
+            raise UserError(f"config.json has {key}={list(values)}; only square images and patches can be read")
+        sides[key] = values[0]
+    return sides
+
+
+def check_head_dim(config: Config) -> None:
+    """Check that a `head_dim`, which no config class has but the library reads, is the usual one.
+
+    Raises:
+        UserError: If it is another.
+    """
+    depth, head_dim = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
+    if head_dim not in (..., depth):
+        raise UserError(f"config.json has head_dim={head_dim!r}, not hidden_size / num_attention_heads={depth}")
+
+
+def number_of_classes(config: Config) -> Config:
+    """Return `num_labels` if config.json gives it by the names of the classes."""
+    labels = config["id2label"]
+    return {} if labels is None else {"num_labels": len(labels)}
 
 
 def _simplify_config(body: str, config: Config, names: TensorNames) -> Config:
@@ -61,19 +99,10 @@ def _simplify_config(body: str, config: Config, names: TensorNames) -> Config:
         config: The content of config.json.
         names: The names of the tensors.
     """
-    sides = {}
-    for key in ("image_size", "patch_size"):
-        size = config[key]
-        values = (size, size) if isinstance(size, int) else size
-        if len(values) != 2 or values[0] != values[1]:
-            raise UserError(f"config.json has {key}={list(values)}; only square images and patches can be read")
-        sides[key] = values[0]
-    depth, head_dim = config["hidden_size"] // max(config["num_attention_heads"], 1), config.get("head_dim", ...)
-    if head_dim not in (..., depth):
-        raise UserError(f"config.json has head_dim={head_dim!r}, not hidden_size / num_attention_heads={depth}")
+    sides = square_sides(config)
+    check_head_dim(config)
     if (config["architectures"] or ("",))[0] != body:
-        labels = config["id2label"]
-        return {**config, **sides, "pooler": False} | ({} if labels is None else {"num_labels": len(labels)})
+        return {**config, **sides, "pooler": False, **number_of_classes(config)}
     pooled = any(name in (_POOLER, f"{config['model_type']}.{_POOLER}") for name in names)
     if pooled:
         FixedConfigKey("pooler_act", "tanh").check(config)
@@ -87,13 +116,14 @@ def _restore_config(body: str, config: Config) -> Config:
     return other_keys if config["num_labels"] else {**without_keys(other_keys, "num_labels"), "architectures": [body]}
 
 
-def _make_interface(section: Config) -> TaskInterface:
+def make_image_interface(section: Config) -> TaskInterface:
+    """Return the task interface of a model of images."""
     side, channels = section["side"], section["channels"]
     image = InputSpec((1, side, side, channels), jnp.float32, Modality.IMAGE)
     return TaskInterface({"image": image}, {"classes": section["classes"]} if section["classes"] else {})
 
 
-def _infer_fields(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
+def infer_image_fields(model: VitConfig, shapes: Mapping[str, Shape]) -> Config:
     """Return the images' size and the number of classes, from the shapes of the position table and the head."""
     patches = shapes["positions/table"][0] - model.pooling.num_extra_tokens if "positions/table" in shapes else 0
     return {
@@ -133,7 +163,7 @@ def _make_spec(
         other_architectures=(body,),
         model_family="vit",
         config_keys=_KEYS,
-        fixed_fields={**_FIXED, "pooling": pooling},
+        fixed_fields={**FIXED_FIELDS, "pooling": pooling},
         training_defaults={"initialization": "bert"},
         tensor_entries=(*_tensor_entries(model_type), *heads),
         optional_prefix=f"{model_type}.",
@@ -142,9 +172,9 @@ def _make_spec(
         simplify_config=functools.partial(_simplify_config, body),
         restore_config=functools.partial(_restore_config, body),
         simplified_keys=frozenset({"head_dim"}),
-        make_task_interface=_make_interface,
+        make_task_interface=make_image_interface,
         interface_keys=frozenset({"side", "channels", "classes"}),
-        infer_fields_from_shapes=_infer_fields,
+        infer_fields_from_shapes=infer_image_fields,
     )
 
 

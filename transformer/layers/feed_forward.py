@@ -59,6 +59,10 @@ _gelu = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=Fals
 _gelu_tanh = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
 
+def _quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
 class Activation(enum.Enum):
     """The activation between the two linear maps.
 
@@ -66,6 +70,7 @@ class Activation(enum.Enum):
         RELU: max(x, 0).
         GELU: x Phi(x) (Hendrycks and Gimpel 2016).
         GELU_TANH: The approximation of GELU by a hyperbolic tangent, with which GPT and BERT's code were trained.
+        QUICK_GELU: x sigmoid(1.702 x), the approximation by a sigmoid (their section 2), with which CLIP was trained.
         SILU: x sigmoid(x).
         SWIGLU: A second map multiplied by the SiLU of the first (Shazeer 2020, section 2).
         GEGLU: A second map multiplied by the GELU of the first.
@@ -75,6 +80,7 @@ class Activation(enum.Enum):
     RELU = "relu"
     GELU = "gelu"
     GELU_TANH = "gelu_tanh"
+    QUICK_GELU = "quick_gelu"
     SILU = "silu"
     SWIGLU = "swiglu"
     GEGLU = "geglu"
@@ -97,6 +103,8 @@ class Activation(enum.Enum):
                 return _gelu
             case Activation.GELU_TANH | Activation.GEGLU_TANH:
                 return _gelu_tanh
+            case Activation.QUICK_GELU:
+                return _quick_gelu
 
 
 class FeedForward(Module):

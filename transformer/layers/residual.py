@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from transformer.attention.inverted_dropout import dropout
-from transformer.layers.functional_module import Module
+from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.norm import LayerNorm, RmsNorm
 
 
@@ -79,6 +79,23 @@ def split_sublayer_keys(key: Key[Array, ""] | None, count: int) -> tuple[Sublaye
     return tuple(SublayerKeys(*jax.random.split(sublayer_key)) for sublayer_key in jax.random.split(key, count))
 
 
+class LayerScale(Module):
+    """A trained factor for each feature of a sub-layer's output (Touvron et al. 2021, Going deeper, equation 4).
+
+    Args:
+        width: Features.
+        initial: The value at which every factor begins.
+        builder: Makes the factors.
+    """
+
+    def __init__(self, width: int, initial: float, *, builder: ParameterBuilder):
+        self.scale = builder.parameter(jax.nn.initializers.constant(initial), (width,), ("features",))
+
+    def __call__(self, y: Float[Array, "B *N E"]) -> Float[Array, "B *N E"]:
+        """Scale each feature, in the type of y."""
+        return y * jax.lax.broadcast_to_rank(self.scale[...].astype(y.dtype), y.ndim)
+
+
 class Residual(Module):
     """The residual connection and norms around one sub-layer F: x = write(x, F(read(x))).
 
@@ -87,6 +104,7 @@ class Residual(Module):
         make_norm: Makes a norm; None for a parallel sub-layer after the first, which reads the first one's norm.
         alpha: DeepNorm's factor of x.
         multiplier: Factor on what is added to x (Yang et al. 2023, section 3; Granite, MiniCPM).
+        layer_scale: Trained factors on what is added to x; None for none.
     """
 
     norm: LayerNorm | RmsNorm
@@ -98,7 +116,9 @@ class Residual(Module):
         make_norm: Callable[[], LayerNorm | RmsNorm] | None,
         alpha: float = 1.0,
         multiplier: float = 1.0,
+        layer_scale: LayerScale | None = None,
     ):
+        self.layer_scale = layer_scale
         self.placement, self.alpha, self.multiplier = placement, alpha, multiplier
         if make_norm is not None:
             self.norm = make_norm()
@@ -146,6 +166,8 @@ class Residual(Module):
                 pass
         if self.multiplier != 1:
             y = y * jnp.asarray(self.multiplier, y.dtype)
+        if self.layer_scale is not None:
+            y = self.layer_scale(y)
         y = dropout_and_stochastic_depth(y, drop_rates, key)
         if self.placement in (NormPlacement.POST, NormPlacement.DEEPNORM):
             return self.norm(self.alpha * x + y)

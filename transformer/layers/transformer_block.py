@@ -30,6 +30,7 @@ from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
     BlockInput,
     DropRates,
+    LayerScale,
     NormPlacement,
     Residual,
     SublayerKeys,
@@ -136,7 +137,10 @@ class Block(Module):
         norm = functools.partial(config.make_norm, builder)
 
         def make_residual(make_norm: Callable[[], LayerNorm | RmsNorm] | None) -> Residual:
-            return Residual(config.norm_placement, make_norm, alpha, config.residual_multiplier)
+            layer_scale = (
+                None if config.layer_scale is None else LayerScale(config.width, config.layer_scale, builder=builder)
+            )
+            return Residual(config.norm_placement, make_norm, alpha, config.residual_multiplier, layer_scale)
 
         def make_later_residual() -> Residual:
             shares_first_norm = config.norm_placement is NormPlacement.PARALLEL

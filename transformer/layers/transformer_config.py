@@ -265,6 +265,8 @@ class TransformerConfig(Config, path="config.model"):
             al. 2020).
         embedding_multiplier: A further factor on the embeddings.
         residual_multiplier: Factor on what each sub-layer adds to the residual stream.
+        layer_scale: The value at which trained factors on the features of each sub-layer's output begin (Touvron et al.
+            2021, Going deeper, equation 4); None for no such factors.
         logit_multiplier: Factor on the tokens' logits.
         logit_softcap: The bound c of c tanh(logit / c) of the tokens' logits; None for none.
         embedding_norm: Whether a norm follows the embeddings.
@@ -318,6 +320,7 @@ class TransformerConfig(Config, path="config.model"):
     logit_scale: WidthScale = WidthScale.NONE
     embedding_multiplier: PositiveFloat = 1.0
     residual_multiplier: PositiveFloat = 1.0
+    layer_scale: float | None = None
     logit_multiplier: PositiveFloat = 1.0
     logit_softcap: PositiveFloat | None = None
     embedding_norm: bool = False

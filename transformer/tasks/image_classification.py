@@ -21,7 +21,13 @@ from transformer.config import (
 )
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
 from transformer.data.datasets.image_datasets import ImageDataset, open_image_dataset, placeholder_image_dataset
-from transformer.data.datasets.image_files import MAX_IMAGE_BYTES, ResampleFilter, Resizing, decode_image
+from transformer.data.datasets.image_files import (
+    MAX_IMAGE_BYTES,
+    ResampleFilter,
+    ResizeShape,
+    Resizing,
+    decode_image,
+)
 from transformer.data.datasets.local_files import SPLITS, join_notes
 from transformer.data.images import (
     IMAGE_SPEC_FILE,
@@ -74,6 +80,7 @@ class ImageClassificationConfig(DatasetConfig):
         image_size: The side in pixels to which images in files are resized. None keeps their size.
         resize_side: If set, images are resized to this side and the middle `image_size` pixels are cropped.
         resample: The filter of resizing, which a published model's preprocessing fixes.
+        resize_shape: Whether images are resized to a square, or in proportion with that shorter side.
         shuffled_patch_size: The side of patches that are permuted, in all images alike and after augmentation, so that
             neighbors are far apart. 0 is none.
         batch_size: Images in a batch.
@@ -89,6 +96,7 @@ class ImageClassificationConfig(DatasetConfig):
     image_size: PositiveInt | None = None
     resize_side: int | None = None
     resample: ResampleFilter = ResampleFilter.BILINEAR
+    resize_shape: ResizeShape = ResizeShape.SQUARE
     shuffled_patch_size: NonNegativeInt = 0
     batch_size: BatchSize = 64
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
@@ -101,7 +109,7 @@ class ImageClassificationConfig(DatasetConfig):
     @property
     def resizing(self) -> Resizing:
         """How images in files are resized."""
-        return Resizing(self.image_size, self.resize_side, self.resample)
+        return Resizing(self.image_size, self.resize_side, self.resample, self.resize_shape)
 
 
 class ImageClassification(BaseTask):

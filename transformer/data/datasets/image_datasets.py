@@ -156,7 +156,7 @@ def _parse_glyph_config(name: str, resizing: Resizing) -> tuple[SyntheticGlyphsD
     """Return the config of a generated data set's images, and its classes."""
     kind, _, options = name.partition("/")
     if resizing != NO_RESIZING:
-        keys = "config.task.image_size, resize_side and resample"
+        keys = "config.task.image_size, resize_side, resample and resize_shape"
         raise UserError(
             f"{keys} are for files: say the size of drawn images by {kind}/size={resizing.image_size or 20}"
         )

@@ -64,6 +64,18 @@ class ResampleFilter(enum.Enum):
     LANCZOS = "lanczos"
 
 
+class ResizeShape(enum.Enum):
+    """The shape to which images are resized, before the middle is cropped.
+
+    Attributes:
+        SQUARE: A square of the given side, whatever the proportions.
+        PROPORTIONAL: The shorter edge gets that side, and the other one keeps the proportions.
+    """
+
+    SQUARE = "square"
+    PROPORTIONAL = "proportional"
+
+
 @dataclasses.dataclass(frozen=True)
 class Resizing(Config, path="config.task"):
     """How images in files are resized.
@@ -73,6 +85,7 @@ class Resizing(Config, path="config.task"):
         resize_side: If set, images are resized to this side, and the middle `image_size` x `image_size` pixels are
             cropped.
         resample: The filter.
+        resize_shape: What of an image gets that side.
 
     Raises:
         UserError: If a value is out of range.
@@ -81,6 +94,7 @@ class Resizing(Config, path="config.task"):
     image_size: PositiveInt | None = None
     resize_side: int | None = None
     resample: ResampleFilter = ResampleFilter.BILINEAR
+    resize_shape: ResizeShape = ResizeShape.SQUARE
 
     def _check(self) -> None:
         if self.resize_side is not None and (self.image_size is None or self.resize_side < self.image_size):
@@ -88,6 +102,11 @@ class Resizing(Config, path="config.task"):
                 f"config.task.resize_side={self.resize_side} must be at least "
                 f"config.task.image_size={self.image_size}, which is "
                 "cut from its middle"
+            )
+        if self.resize_shape is ResizeShape.PROPORTIONAL and self.image_size is None:
+            raise UserError(
+                "config.task.resize_shape=proportional leaves images of all proportions, from whose middle "
+                "config.task.image_size pixels are cut: set it"
             )
 
     def __call__(self, image: Any) -> Any:
@@ -97,9 +116,17 @@ class Resizing(Config, path="config.task"):
         if self.image_size is None:
             return image
         resized = self.resize_side or self.image_size
-        image = image.resize((resized, resized), Image.Resampling[self.resample.name])
-        first = (resized - self.image_size) // 2
-        return image.crop((first, first, first + self.image_size, first + self.image_size))
+        width, height = resized, resized
+        if self.resize_shape is ResizeShape.PROPORTIONAL:
+            width, height = (resized * edge // min(image.size) for edge in image.size)
+            if width * height > MAX_IMAGE_PIXELS:
+                raise UserError(
+                    f"an image of {image.width:,} x {image.height:,} pixels becomes one of {width:,} x {height:,}: "
+                    f"more than {MAX_IMAGE_PIXELS:,} pixels: crop it, or say config.task.resize_shape=square"
+                )
+        image = image.resize((width, height), Image.Resampling[self.resample.name])
+        left, top = (width - self.image_size) // 2, (height - self.image_size) // 2
+        return image.crop((left, top, left + self.image_size, top + self.image_size))
 
 
 NO_RESIZING = Resizing()
