@@ -1,5 +1,8 @@
 """Conversion of ModernBERT (Warner et al. 2024)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from transformer.config import PositiveInt, UserError, convert_value
 from transformer.huggingface.bert import accepted_architectures
 from transformer.huggingface.conversion_spec import (
@@ -94,18 +97,23 @@ def _half_window(config: Config, layer_types: list[str]) -> int:
         UserError: If it is none.
     """
     # A key of the class's own that overrules the other.
-    half = config["local_attention"] // 2 if config.get("sliding_window") is None else config["sliding_window"]
+    half = convert_value(int | None, config.get("sliding_window"), "config.json: sliding_window")
+    half = config["local_attention"] // 2 if half is None else half
     if "sliding_attention" in layer_types and half < 1:
         raise UserError(f"config.json has local_attention={config['local_attention']}; it must be at least 2")
     return half
 
 
 def _scale_every_kind(config: Config) -> Config:
-    """Return the config with its scaling of rotary positions in every kind of layer, as the class reads it."""
-    scaling = config.get("rope_scaling") or {}
-    nested = config["rope_parameters"] or {}
+    """Return the config with its scaling of rotary positions in every kind of layer, as the class reads it.
+
+    It does not look for a part of the features that rotates.
+    """
+    config = without_keys(config, "partial_rotary_factor")
+    scaling = convert_value(Mapping[str, Any], config.get("rope_scaling") or {}, "config.json: rope_scaling")
     if not scaling:
         return config
+    nested = config["rope_parameters"] or {}
     kinds = {kind: {**(nested.get(kind) or {"rope_type": "default"}), **scaling} for kind in _KINDS}
     return {**config, "rope_parameters": {**nested, **kinds}, "rope_scaling": None}
 
