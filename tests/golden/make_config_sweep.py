@@ -407,6 +407,12 @@ def outcome(kind: str, config: dict[str, Any], usual: np.ndarray, folder: Path) 
     return "same" if found.shape == usual.shape and np.allclose(found, usual, rtol=0, atol=CLOSE) else "other"
 
 
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """The kind of a key's value; of a few strings, that it is one."""
+    kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    return "str" if kind.startswith("typing.Literal") else kind
+
+
 def record(case: str, folder: Path) -> dict[str, Any]:
     """What is recorded of a case."""
     kind, stated = CASES[case]
@@ -415,7 +421,7 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     config_class = transformers.AutoConfig.for_model(model_type)
     keys = {
         field.name: {
-            "kind": field.type.__name__ if isinstance(field.type, type) else str(field.type),
+            "kind": kind_of(field),
             "default": field.default,
         }
         for field in dataclasses.fields(config_class)

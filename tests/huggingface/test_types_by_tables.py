@@ -41,7 +41,12 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
         ("xlm_roberta", "pad_token_id", None),
         ("camembert", "hidden_act", "relu"),
         ("distilbert", "tie_word_embeddings", False),
-        ("electra", "embedding_size", 16),
+        ("albert", "inner_group_num", 2),
+        ("albert", "num_hidden_groups", 3),
+        ("modernbert", "classifier_activation", "relu"),
+        ("modernbert", "local_attention", 1),
+        ("modernbert", "layer_types", ["full_attention"]),
+        ("modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}),
         ("electra", "hidden_act", "relu"),
         ("mt5", "is_decoder", True),
     ],
@@ -59,6 +64,8 @@ def test_a_key_of_another_model_is_refused(tmp_path: Path, name: str, key: str, 
     [
         ("distilbert", "DistilBertForMultipleChoice", "a head that chooses among texts"),
         ("electra", "ElectraForPreTraining", "other heads of pre-training"),
+        ("albert", "AlbertForPreTraining", "other heads of pre-training"),
+        ("modernbert", "ModernBertForMultipleChoice", "a head that chooses among texts"),
     ],
 )
 def test_heads_that_no_encoder_has_are_refused(tmp_path: Path, name: str, architecture: str, reason: str) -> None:

@@ -19,6 +19,7 @@ from transformer.models import encoder
 from transformer.models.encoder import EncoderConfig, EncoderHead, HeadBiases, HeadTransform, Pooling
 from transformer.models.model import Variables, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
+from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 TOKENS = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
 LENGTHS = np.int32([5, 3])
@@ -284,3 +285,23 @@ def test_layers_of_a_shared_block_drop_independently() -> None:
 def test_what_an_encoder_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         build("encoder", **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [ALBERT | {"layer_groups": 2, "embedding_width": 4}, MODERNBERT])
+def test_a_mesh_computes_what_one_device_does(changes: dict[str, Any]) -> None:
+    model, _ = build("encoder", **changes)
+    variables, tokens = lively(model), np.repeat(TOKENS, 2, axis=0)
+
+    def loss(params: Any) -> Any:
+        logits, _ = model.apply(Variables(params, {}), {"tokens": tokens}, train=False)
+        return (logits**2).mean()
+
+    placement = make_placement(ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"), jax.devices()[:8])
+    with jax.default_matmul_precision("highest"):
+        found, gradient = jax.jit(trace_with_placement(placement, jax.value_and_grad(loss)))(variables.params)
+        expected, plain_gradient = jax.jit(jax.value_and_grad(loss))(variables.params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5), gradient, plain_gradient
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from transformer.config import UserError
 from transformer.huggingface.bert import BERT, accepted_architectures, infer_heads, restore_heads
 from transformer.huggingface.conversion_spec import (
     Config,
@@ -24,9 +25,23 @@ _POOLER = "albert.pooler"
 
 
 def _simplify_albert(config: Config, names: TensorNames) -> Config:
+    layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
+    if groups < 1 or layers % groups:
+        raise UserError(
+            f"config.json has num_hidden_groups={groups}; only divisors of num_hidden_layers={layers} can be read"
+        )
     # Its pooler has the name that a layer of it has in BERT.
     pooler = {f"{name}.dense.weight" for name in (_POOLER, "pooler") if f"{name}.weight" in names}
     return infer_heads(config, names | pooler, "albert", "predictions.dense.weight", "classifier.weight")
+
+
+def _restore_albert(config: Config) -> Config:
+    if config["embedding_size"] is None or config["num_hidden_groups"] is None:
+        names = {"embedding_size": "embedding_width", "num_hidden_groups": "layer_groups"}
+        unset = ", ".join(f"config.model.{ours}=None" for theirs, ours in names.items() if config[theirs] is None)
+        raise UserError(f"{unset}, which it always has there")
+    # Ours have one rate.
+    return restore_heads({**config, "classifier_dropout_prob": config["hidden_dropout_prob"]}, "AlbertModel")
 
 
 ALBERT = dataclasses.replace(
@@ -69,5 +84,5 @@ ALBERT = dataclasses.replace(
     # The head that says which of two texts came first.
     dropped_tensors=(r"sop_classifier\.classifier\.(weight|bias)", r"(albert\.)?pooler\.(weight|bias)"),
     simplify_config=_simplify_albert,
-    restore_config=lambda config: restore_heads(config, "AlbertModel"),
+    restore_config=_restore_albert,
 )

@@ -1,9 +1,9 @@
 """Conversion of ModernBERT (Warner et al. 2024)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer.config import PositiveInt, UserError, convert_value
+from transformer.config import PositiveInt, UserError, convert_value, shorten_value
 from transformer.huggingface.bert import accepted_architectures
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
@@ -60,7 +60,7 @@ def _simplify_modernbert(config: Config, names: TensorNames) -> Config:
     ]
     windows = windows_of_layers({**config, "sliding_window": _half_window(config, types) + 1}, types)
     simplified = flatten_rotary_by_kind(
-        _scale_every_kind(config),
+        _scale_every_kind(config, types),
         full_base=config.get("global_rope_theta", _FULL_BASE),
         sliding_base=config.get("local_rope_theta", _SLIDING_BASE),
     )
@@ -104,21 +104,26 @@ def _half_window(config: Config, layer_types: list[str]) -> int:
     return half
 
 
-def _scale_every_kind(config: Config) -> Config:
+def _scale_every_kind(config: Config, layer_types: Sequence[str]) -> Config:
     """Return the config with its scaling of rotary positions in every kind of layer, as the class reads it.
 
     It does not look for a part of the features that rotates.
+
+    Raises:
+        UserError: If sliding layers would have a scaling.
     """
     config = without_keys(config, "partial_rotary_factor")
     scaling = convert_value(Mapping[str, Any], config.get("rope_scaling") or {}, "config.json: rope_scaling")
     if not scaling:
         return config
     nested = config["rope_parameters"] or {}
-    kinds = {kind: {**(nested.get(kind) or {"rope_type": "default"}), **scaling} for kind in _KINDS}
+    kinds = {kind: {**(nested.get(kind) or {"rope_type": "default"}), **scaling} for kind in set(layer_types)}
+    if kinds.get("sliding_attention", {}).get("rope_type", "default") != "default":
+        raise UserError(
+            f"config.json has rope_scaling={shorten_value(dict(scaling))}, which scales those of sliding "
+            "layers, too; only full ones can be scaled, by rope_parameters"
+        )
     return {**config, "rope_parameters": {**nested, **kinds}, "rope_scaling": None}
-
-
-_KINDS = ("full_attention", "sliding_attention")
 
 
 def _restore_modernbert(config: Config) -> Config:
