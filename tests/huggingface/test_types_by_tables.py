@@ -134,6 +134,13 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("distilbert", {"num_token_types": 2}, "config.model.num_token_types=2 is not 0"),
         ("electra", {"activation": "relu"}, "config.model.activation=relu is not gelu"),
         ("bert_pretraining", {"pooler_activation": "relu"}, "config.model.pooler_activation=relu is not tanh"),
+        ("bert", {"layer_groups": 1}, "config.model.layer_groups=1 is not None"),
+        ("bert", {"pooling": "mean"}, "config.model.pooling=mean is not first"),
+        ("electra_small", {"embedding_width": 32}, "config.model.embedding_width=32 has a projection"),
+        ("albert", {"layer_groups": None}, "config.model.layer_groups=None, which it always has there"),
+        ("modernbert", {"norm_placement": "pre"}, "config.model.norm_placement=pre is not pre_normed_input"),
+        ("modernbert", {"head_biases": "blocks"}, "config.model.head_biases=blocks is none of last, all"),
+        ("modernbert", {"attention_windows": (1, 2), "rotary_pattern": ("local",)}, "are of several sizes"),
     ],
 )
 def test_an_export_as_a_type_names_what_that_cannot_express(
