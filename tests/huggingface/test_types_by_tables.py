@@ -15,6 +15,7 @@ from transformer.config import UserError
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
 from transformer.huggingface.decoder_heads import HEAD_LAYERS
 from transformer.layers.functional_module import Precision
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
@@ -178,3 +179,29 @@ def test_the_first_mpt_files_name_their_class_otherwise() -> None:
         for name in ("MptForCausalLM", "MPTForCausalLM")
     )
     assert usual == first
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "parameters"),
+    [
+        ("AlbertModel", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}, 11_683_584),
+        ("AlbertForMaskedLM", {}, 206_368_944),
+        ("ElectraModel", {}, 13_483_008),
+        ("ModernBertForMaskedLM", {}, 149_655_232),
+        (
+            "ModernBertForMaskedLM",
+            {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 2624},
+            395_881_664,
+        ),
+    ],
+)
+def test_published_encoders_have_as_many_parameters_as_there(
+    architecture: str, changes: dict[str, Any], parameters: int
+) -> None:
+    """The numbers are those of transformers 5.24.0: a block that layers share counts once."""
+    model_type = re.sub(r"(Model|ForMaskedLM)$", "", architecture).lower()
+    pooler = frozenset({"albert.pooler.weight"} if architecture == "AlbertModel" else ())
+    config = {"model_type": model_type, "architectures": [architecture], **changes}
+    section, interface = CONVERSIONS[model_type].convert_config(config, pooler)
+    shapes = build(model_config(section), interface, Precision()).functional.shapes()
+    assert sum(leaf.size for leaf in leaves_by_path(shapes).values()) == parameters
