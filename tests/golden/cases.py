@@ -85,6 +85,22 @@ DISTILBERT = {
     "hidden_dim": FEED_FORWARD,
     "max_position_embeddings": POSITIONS,
 }
+ALBERT = BERT | {"embedding_size": 12, "num_hidden_layers": 4}
+# Three heads of odd number; a half window of two tokens; every third layer sees all.
+MODERNBERT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 30,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": FEED_FORWARD,
+    "max_position_embeddings": POSITIONS,
+    "local_attention": 4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
 XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
@@ -346,6 +362,38 @@ CASES = {
         BERT | {"embedding_size": WIDTH, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         "encoder",
         seed=1,
+    ),
+    "electra_small": Case("ElectraForMaskedLM", BERT | {"embedding_size": 12}, "encoder", seed=1),
+    "albert": Case("AlbertForMaskedLM", ALBERT, "encoder", seed=1),
+    "albert_groups": Case(
+        "AlbertForMaskedLM",
+        ALBERT | {"embedding_size": WIDTH, "num_hidden_groups": 2, "hidden_act": "relu", "type_vocab_size": 1},
+        "encoder",
+        seed=2,
+    ),
+    "modernbert": Case("ModernBertForMaskedLM", MODERNBERT, "encoder", dtype="float32", seed=1),
+    "modernbert_options": Case(
+        "ModernBertForMaskedLM",
+        MODERNBERT
+        | {
+            "num_hidden_layers": 3,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "classifier_bias": True,
+            "decoder_bias": False,
+            "tie_word_embeddings": False,
+            "hidden_activation": "silu",
+            "classifier_activation": "silu",
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+                "full_attention": {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0},
+            },
+        },
+        "encoder",
+        dtype="float32",
+        seed=2,
     ),
     "marian": Case("MarianMTModel", MARIAN | {"activation_function": "swish"}, "encoder_decoder", seed=12),
     "marian_relu": Case("MarianMTModel", MARIAN | {"activation_function": "relu"}, "encoder_decoder", seed=14),

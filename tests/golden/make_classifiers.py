@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import BERT, POSITIONS, XLNET, Case
+from cases import ALBERT, BERT, MODERNBERT, POSITIONS, XLNET, Case
 from make_families import LENGTHS, load, padded, real
 
 FOLDER = Path(__file__).with_name("classifiers")
@@ -35,6 +35,36 @@ CASES = {
     "bert_tokens": Case("BertForTokenClassification", BERT | CLASSES, "encoder", seed=44),
     "roberta_tokens": Case("RobertaForTokenClassification", ROBERTA | CLASSES, "encoder", seed=45),
     "bert_span": Case("BertForQuestionAnswering", BERT, "encoder", seed=46),
+    "albert": Case("AlbertForSequenceClassification", ALBERT | {"num_hidden_groups": 2} | CLASSES, "encoder", seed=50),
+    "albert_span": Case("AlbertForQuestionAnswering", ALBERT, "encoder", seed=51),
+    "modernbert": Case(
+        "ModernBertForSequenceClassification",
+        MODERNBERT | {"num_hidden_layers": 2, "classifier_pooling": "mean"} | CLASSES,
+        "encoder",
+        seed=52,
+        dtype="float32",
+    ),
+    "modernbert_first": Case(
+        "ModernBertForSequenceClassification",
+        MODERNBERT | {"num_hidden_layers": 2, "classifier_bias": True} | CLASSES,
+        "encoder",
+        seed=58,
+        dtype="float32",
+    ),
+    "modernbert_tokens": Case(
+        "ModernBertForTokenClassification",
+        MODERNBERT | {"num_hidden_layers": 2} | CLASSES,
+        "encoder",
+        seed=54,
+        dtype="float32",
+    ),
+    "modernbert_span": Case(
+        "ModernBertForQuestionAnswering",
+        MODERNBERT | {"num_hidden_layers": 2},
+        "encoder",
+        seed=57,
+        dtype="float32",
+    ),
     "xlnet": Case("XLNetForSequenceClassification", XLNET | CLASSES, seed=47, dtype="float32"),
     "xlnet_tokens": Case("XLNetForTokenClassification", XLNET | CLASSES, seed=48, dtype="float32"),
     "xlnet_span": Case("XLNetForQuestionAnsweringSimple", XLNET, seed=49, dtype="float32"),
@@ -72,7 +102,7 @@ def record(case: Case) -> tuple[dict, dict[str, np.ndarray]]:
     ids = padded(LENGTHS, config.get("pad_token_id") or 0, seed=1)
     found = {"ids": ids, "lengths": np.int32(LENGTHS)}
     xlnet, places = model.config.model_type == "xlnet", np.arange(max(LENGTHS))
-    if xlnet or model.config.type_vocab_size > 1:
+    if xlnet or getattr(model.config, "type_vocab_size", 1) > 1:
         found["types"] = np.int32((places >= np.asarray(LENGTHS)[:, None] // 2) * real(LENGTHS))
     if xlnet:
         found["types"][places == np.asarray(LENGTHS)[:, None] - 1] = 2

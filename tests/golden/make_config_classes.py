@@ -27,6 +27,8 @@ def kind_of(field: dataclasses.Field[Any]) -> str:
         return "mapping"
     if field.name in ("image_size", "patch_size"):
         return "sides | None" if "None" in kind else "sides"
+    if kind.startswith("Literal"):
+        return "str"
     kind = re.sub(r"list\[(\w+)\](?: \| tuple\[.*?\])?", r"\1 list", kind)
     return re.sub(r"float \| int|int \| float", "float", kind)
 

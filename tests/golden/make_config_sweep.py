@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from cases import (
+    ALBERT,
     BERT,
     FEED_FORWARD,
     GPT2,
@@ -33,6 +34,7 @@ from cases import (
     LLAMA3,
     LONGROPE,
     MARIAN,
+    MODERNBERT,
     NO_KV_HEADS,
     POSITIONS,
     T5,
@@ -68,7 +70,7 @@ NESTED = {
 # Texts longer than max_position_embeddings, on which some scalings depend; a model with a table has no such.
 LONG_TEXTS = (
     *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
-    *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3"),
+    *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3", "modernbert"),
 )
 LONG_LENGTH = POSITIONS + 6
 CASES = {
@@ -122,6 +124,15 @@ CASES = {
     ),
     "bert": ("BertForPreTraining", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+    "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 12}),
+    "albert": ("AlbertForMaskedLM", ALBERT),
+    "albert groups": ("AlbertForSequenceClassification", ALBERT | {"num_hidden_groups": 2}),
+    "modernbert": ("ModernBertForMaskedLM", MODERNBERT),
+    "modernbert mean": (
+        "ModernBertForSequenceClassification",
+        MODERNBERT | {"num_hidden_layers": 2, "classifier_pooling": "mean"},
+    ),
+    "modernbert nested": ("ModernBertForTokenClassification", MODERNBERT | {"global_attn_every_n_layers": 2} | NESTED),
     "marian": ("MarianMTModel", MARIAN),
     "t5": ("T5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
     "vit": ("ViTForImageClassification", IMAGES),
@@ -233,7 +244,13 @@ ROTATIONS = [
 ]
 # Values of keys, beside those that follow from the kind of the key's default.
 VALUES: dict[str, list[Any]] = {
-    **dict.fromkeys(("activation_function", "afn", "hidden_act", "hidden_activation", "ff_activation"), ACTIVATIONS),
+    **dict.fromkeys(
+        ("activation_function", "afn", "hidden_act", "hidden_activation", "ff_activation", "classifier_activation"),
+        ACTIVATIONS,
+    ),
+    "classifier_pooling": ["cls", "mean", "max"],
+    "local_attention": [4, 5, 6, 40],
+    "global_attn_every_n_layers": [4],
     "rope_parameters": ROTATIONS,
     "feed_forward_proj": [
         "relu",
@@ -272,7 +289,10 @@ VALUES: dict[str, list[Any]] = {
     "query_pre_attn_scalar": [8, 12, 16, 20, 2.5, -2],
     **{key: [1.0, 0.5, 0.25, 0.75, 0.3, 0.0, 0, 1, 2.0, -0.5] for key in ("partial_rotary_factor", "rotary_pct")},
     "rotary_dim": [4, 5, 6, 8, 10],
-    **{key: [100, 100.0, 10000, 10000.0, 0, -1.0] for key in ("rope_theta", "rotary_emb_base", "rope_local_base_freq")},
+    **{
+        key: [100, 100.0, 10000, 10000.0, 0, -1.0]
+        for key in ("rope_theta", "rotary_emb_base", "rope_local_base_freq", "global_rope_theta", "local_rope_theta")
+    },
     "no_rope_layers": [
         [1, 0, 1, 1],
         [1, 1, 1, 1],
@@ -303,6 +323,9 @@ VALUES: dict[str, list[Any]] = {
 # Keys that no class has: of other classes, of earlier versions, and of one's own.
 FOREIGN = [
     "attention_multiplier",
+    "global_attn_every_n_layers",
+    "global_rope_theta",
+    "local_rope_theta",
     "attn_logit_softcapping",
     "clip_qkv",
     "final_logit_softcapping",
@@ -411,6 +434,12 @@ def outcome(kind: str, config: dict[str, Any], usual: np.ndarray, folder: Path) 
     return "same" if found.shape == usual.shape and np.allclose(found, usual, rtol=0, atol=CLOSE) else "other"
 
 
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """The kind of a key's value; of a few strings, that it is one."""
+    kind = field.type.__name__ if isinstance(field.type, type) else str(field.type)
+    return "str" if kind.startswith("typing.Literal") else kind
+
+
 def record(case: str, folder: Path) -> dict[str, Any]:
     """What is recorded of a case."""
     kind, stated = CASES[case]
@@ -419,7 +448,7 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     config_class = transformers.AutoConfig.for_model(model_type)
     keys = {
         field.name: {
-            "kind": field.type.__name__ if isinstance(field.type, type) else str(field.type),
+            "kind": kind_of(field),
             "default": field.default,
         }
         for field in dataclasses.fields(config_class)

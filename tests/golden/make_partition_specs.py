@@ -27,6 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "decoder, Transformer-XL": {"family": "decoder", **SMALL, "layers": 2, "positions": "transformer_xl"},
     "xlnet": {"family": "xlnet", **SMALL, "layers": 2, "relative_segments": True},
     "encoder": {"family": "encoder", **SMALL, "layers": 2, "add_pooling_layer": True},
+    "encoder, ALBERT": {"family": "encoder", **SMALL, "layers": 2, "embedding_width": 8, "layer_groups": 1},
     "encoder_decoder": {"family": "encoder_decoder", **SMALL, "encoder_layers": 2, "decoder_layers": 2},
     "encoder_decoder, T5": {
         "family": "encoder_decoder",

@@ -15,6 +15,7 @@ from transformer.config import UserError
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
 from transformer.huggingface.decoder_heads import HEAD_LAYERS
 from transformer.layers.functional_module import Precision
+from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
@@ -41,7 +42,12 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
         ("xlm_roberta", "pad_token_id", None),
         ("camembert", "hidden_act", "relu"),
         ("distilbert", "tie_word_embeddings", False),
-        ("electra", "embedding_size", 16),
+        ("albert", "inner_group_num", 2),
+        ("albert", "num_hidden_groups", 3),
+        ("modernbert", "classifier_activation", "relu"),
+        ("modernbert", "local_attention", 1),
+        ("modernbert", "layer_types", ["full_attention"]),
+        ("modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}),
         ("electra", "hidden_act", "relu"),
         ("mt5", "is_decoder", True),
     ],
@@ -59,6 +65,8 @@ def test_a_key_of_another_model_is_refused(tmp_path: Path, name: str, key: str, 
     [
         ("distilbert", "DistilBertForMultipleChoice", "a head that chooses among texts"),
         ("electra", "ElectraForPreTraining", "other heads of pre-training"),
+        ("albert", "AlbertForPreTraining", "other heads of pre-training"),
+        ("modernbert", "ModernBertForMultipleChoice", "a head that chooses among texts"),
     ],
 )
 def test_heads_that_no_encoder_has_are_refused(tmp_path: Path, name: str, architecture: str, reason: str) -> None:
@@ -131,6 +139,13 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("distilbert", {"num_token_types": 2}, "config.model.num_token_types=2 is not 0"),
         ("electra", {"activation": "relu"}, "config.model.activation=relu is not gelu"),
         ("bert_pretraining", {"pooler_activation": "relu"}, "config.model.pooler_activation=relu is not tanh"),
+        ("bert", {"layer_groups": 1}, "config.model.layer_groups=1 is not None"),
+        ("bert", {"pooling": "mean"}, "config.model.pooling=mean is not first"),
+        ("electra_small", {"embedding_width": 32}, "config.model.embedding_width=32 has a projection"),
+        ("albert", {"layer_groups": None}, "config.model.layer_groups=None, which it always has there"),
+        ("modernbert", {"norm_placement": "pre"}, "config.model.norm_placement=pre is not pre_normed_input"),
+        ("modernbert", {"head_biases": "blocks"}, "config.model.head_biases=blocks is none of last, all"),
+        ("modernbert", {"attention_windows": (1, 2), "rotary_pattern": ("local",)}, "are of several sizes"),
     ],
 )
 def test_an_export_as_a_type_names_what_that_cannot_express(
@@ -168,3 +183,29 @@ def test_the_first_mpt_files_name_their_class_otherwise() -> None:
         for name in ("MptForCausalLM", "MPTForCausalLM")
     )
     assert usual == first
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "parameters"),
+    [
+        ("AlbertModel", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}, 11_683_584),
+        ("AlbertForMaskedLM", {}, 206_368_944),
+        ("ElectraModel", {}, 13_483_008),
+        ("ModernBertForMaskedLM", {}, 149_655_232),
+        (
+            "ModernBertForMaskedLM",
+            {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 2624},
+            395_881_664,
+        ),
+    ],
+)
+def test_published_encoders_have_as_many_parameters_as_there(
+    architecture: str, changes: dict[str, Any], parameters: int
+) -> None:
+    """The numbers are those of transformers 5.24.0: a block that layers share counts once."""
+    model_type = re.sub(r"(Model|ForMaskedLM)$", "", architecture).lower()
+    pooler = frozenset({"albert.pooler.weight"} if architecture == "AlbertModel" else ())
+    config = {"model_type": model_type, "architectures": [architecture], **changes}
+    section, interface = CONVERSIONS[model_type].convert_config(config, pooler)
+    shapes = build(model_config(section), interface, Precision()).functional.shapes()
+    assert sum(leaf.size for leaf in leaves_by_path(shapes).values()) == parameters

@@ -405,6 +405,8 @@ EQUATIONS: dict[NormPlacement, Callable[[Norms, Any, Any], Any]] = {
     NormPlacement.PARALLEL: lambda norms, f, x: x + f(norms["norm"](x)),
     NormPlacement.PARALLEL_NORMS: lambda norms, f, x: x + f(norms["norm"](x)),
     NormPlacement.OUTPUT: lambda norms, f, x: x + norms["norm"](f(x)),
+    # Of the first block; those behind it are as PRE's.
+    NormPlacement.PRE_NORMED_INPUT: lambda norms, f, x: norms["norm"](x) + f(norms["norm"](x)),
 }
 EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=lambda placement: placement.value)
 
@@ -414,12 +416,15 @@ def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> Funct
     return FunctionalModule(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
 
 
-def apply_residual(residual: Residual, sublayer: Callable[[Any], Any], x: Any, rates: DropRates, key: Any) -> Any:
-    """A sub-layer with its residual connection, as a block has it."""
+def apply_residual(
+    residual: Residual, sublayer: Callable[[Any], Any], x: Any, rates: DropRates, key: Any, is_first: bool = True
+) -> Any:
+    """The first sub-layer of a block with its residual connection, as a block has it."""
 
     @jax.jit
     def run(x: jax.Array, key: Any) -> jax.Array:
-        return residual.write(x, sublayer(residual.read(x)), rates, key)
+        read = residual.read(x)
+        return residual.write(residual.stream(x, read, is_first), sublayer(read), rates, key)
 
     return run(x, key)
 
@@ -440,6 +445,14 @@ def follows_its_equation(placement: NormPlacement, kind: type[Residual] = Residu
 @EVERY_PLACEMENT
 def test_each_norm_placement_is_its_equation(placement: NormPlacement) -> None:
     follows_its_equation(placement)
+
+
+def test_blocks_behind_a_normed_input_are_those_of_pre_norm() -> None:
+    functional = residual(NormPlacement.PRE_NORMED_INPUT)
+    weights, x = random_weights(functional), random(2, 3, 16)
+    ours = apply_residual(functional.bind(weights), sub_layer, x, DropRates(0.0, 0.0), None, is_first=False)
+    norms = {"norm": lambda y: oracle.layer_norm(weights["norm"], y)}
+    close(ours, EQUATIONS[NormPlacement.PRE](norms, sub_layer, x.astype(np.float64)))
 
 
 class NormBeforeTheAdd(Residual):

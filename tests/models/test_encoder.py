@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.models.architecture_variants import PAD, build, exact, kind_of, lively
+from tests.models.architecture_variants import PAD, SMALL, VOCABULARY, build, exact, kind_of, lively
 from tests.oracles import transformer as oracle
+from transformer.attention.capture import Capture
 from transformer.config import UserError
-from transformer.layers.transformer_config import PositionEncoding
-from transformer.models.encoder import EncoderHead
-from transformer.models.model import Variables
+from transformer.costs.flops import forward_flops
+from transformer.layers.feed_forward import Activation
+from transformer.layers.functional_module import Precision
+from transformer.layers.residual import NormPlacement
+from transformer.layers.transformer_config import Biases, PositionEncoding, Remat, WidthScale
+from transformer.models import encoder
+from transformer.models.encoder import EncoderConfig, EncoderHead, HeadBiases, HeadTransform, Pooling
+from transformer.models.model import Variables, leaves_by_path
+from transformer.models.task_interface import InputSpec, TaskInterface
+from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 TOKENS = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
 LENGTHS = np.int32([5, 3])
@@ -133,3 +141,173 @@ def test_the_head_of_pairs_reads_the_pooler_alone() -> None:
     weights = exact(variables.params)["next_sentence"]
     expected = np.asarray(pooled) @ weights["kernel"] + weights["bias"]
     np.testing.assert_allclose(aux.extras["next_sentence"], expected, rtol=0, atol=1e-4)
+
+
+ALBERT = {"embedding_width": 5, "layers": 4, "num_token_types": 2}
+MODERNBERT = {
+    "layers": 3,
+    "norm_placement": NormPlacement.PRE_NORMED_INPUT,
+    "positions": PositionEncoding.ROTARY_HALVES,
+    "head_dim": 4,
+    "activation": Activation.GEGLU,
+    "biases": Biases.NONE,
+    "attention_windows": (0, 1, 1),
+    "num_token_types": 0,
+    "embedding_norm": False,
+    "head_transform": HeadTransform.EVERY,
+    "head_biases": HeadBiases.LAST,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ALBERT | {"layer_groups": 1, "attention_windows": (0, 1)},
+        pytest.param(ALBERT | {"layer_groups": 2, "remat": Remat.FULL, "scan_unroll": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            ALBERT | {"positions": PositionEncoding.T5, "layer_groups": 2, "tie_embeddings": False},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(ALBERT | {"positions": PositionEncoding.SINUSOIDAL, "embedding_width": 6}, marks=pytest.mark.slow),
+        pytest.param(MODERNBERT, marks=pytest.mark.slow),
+        pytest.param(MODERNBERT | {"layer_groups": 1, "pooling": Pooling.MEAN}, marks=pytest.mark.slow),
+    ],
+)
+def test_shared_blocks_and_narrow_embeddings_are_the_oracles(changes: dict[str, Any]) -> None:
+    model, config = build("encoder", **changes)
+    variables = lively(model)
+    run = jax.jit(
+        lambda variables: model.apply(
+            variables, {"tokens": TOKENS, "lengths": LENGTHS}, train=False, capture=Capture(("encoder/self",))
+        )
+    )
+    with jax.default_matmul_precision("highest"):
+        logits, aux = run(variables)
+    expected, _, _ = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS)
+    real = TOKENS != PAD
+    assert len(expected.maps["encoder/self"]) == config.layers
+    np.testing.assert_allclose(np.asarray(logits)[real], expected.logits[real], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(aux.maps["encoder/self"].weights, expected.maps["encoder/self"], rtol=0, atol=2e-5)
+
+
+def with_classes(**changes: Any) -> Any:
+    """A model with a head of three classes, and its config."""
+    interface = TaskInterface({"tokens": InputSpec((2, 5))}, {"tokens": VOCABULARY, "classes": 3}, PAD, None, None)
+    config = EncoderConfig(**(SMALL | {"dropout": 0.0, "attention_dropout": 0.0} | changes))
+    return encoder.FAMILY.build(config, interface, Precision()), config
+
+
+@pytest.mark.parametrize(
+    ("head", "pooling", "transform"),
+    [
+        pytest.param(EncoderHead.CLASSES, Pooling.MEAN, HeadTransform.EVERY, marks=pytest.mark.slow),
+        pytest.param(EncoderHead.CLASSES, Pooling.FIRST, HeadTransform.EVERY, marks=pytest.mark.slow),
+        pytest.param(EncoderHead.CLASSES, Pooling.MEAN, HeadTransform.TOKENS, marks=pytest.mark.slow),
+        pytest.param(EncoderHead.TOKEN_CLASSES, Pooling.FIRST, HeadTransform.EVERY, marks=pytest.mark.slow),
+    ],
+)
+def test_classes_read_what_the_config_says(head: EncoderHead, pooling: Pooling, transform: HeadTransform) -> None:
+    model, config = with_classes(**(MODERNBERT | {"head": head, "pooling": pooling, "head_transform": transform}))
+    variables = lively(model)
+    assert ("pooler" in variables.params) == (transform is HeadTransform.TOKENS)
+    assert set(variables.params["classes"]) == {"kernel", "bias"}
+    logits, aux = jax.jit(lambda variables: model.apply(variables, {"tokens": TOKENS}, train=False))(variables)
+    weights = exact(variables.params)
+    answer, _, pooled = oracle.encoder(kind_of(config), weights, TOKENS, lengths=LENGTHS)
+    if head is EncoderHead.TOKEN_CLASSES:
+        real = TOKENS != PAD
+        np.testing.assert_allclose(np.asarray(logits)[real], answer.logits[real], rtol=0, atol=1e-4)
+        return
+    assert pooled is not None
+    np.testing.assert_allclose(aux.extras["pooled"], pooled, rtol=0, atol=1e-4)
+    expected = pooled @ weights["classes"]["kernel"] + weights["classes"]["bias"]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+def test_shared_blocks_are_counted_once_and_computed_in_every_layer() -> None:
+    shared, _ = build("encoder", layers=4, layer_groups=1)
+    own, _ = build("encoder", layers=4)
+    single, _ = build("encoder", layers=1)
+    sizes = [
+        sum(leaf.size for leaf in leaves_by_path(model.functional.shapes()).values()) for model in (shared, single)
+    ]
+    assert sizes[0] == sizes[1]
+    inputs = {"tokens": jax.ShapeDtypeStruct((2, 5), np.int32)}
+    assert forward_flops(shared, inputs) == forward_flops(own, inputs) > forward_flops(single, inputs)
+    (site,) = shared.sites
+    assert site.layers == ("0", "1", "2", "3")
+
+
+@pytest.mark.slow
+def test_layers_of_a_shared_block_drop_independently() -> None:
+    """Dropout has a key for each layer, and the gradient of a block is the sum over its layers."""
+    shared, _ = build("encoder", layers=2, layer_groups=1, dropout=0.5)
+    own, _ = build("encoder", layers=2, dropout=0.5)
+    variables = lively(shared)
+    layers = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf]), variables.params["layers"])
+
+    def loss(params: Any, model: Any) -> Any:
+        logits, _ = model.apply(Variables(params, {}), {"tokens": TOKENS}, train=True, key=jax.random.key(3))
+        return (logits**2).mean()
+
+    (found, gradient), (expected, own_gradient) = (
+        jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, model)
+        for params, model in ((variables.params, shared), ({**variables.params, "layers": layers}, own))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    summed = jax.tree.map(lambda leaf: leaf.sum(0, keepdims=True), own_gradient["layers"])
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5), gradient["layers"], summed
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 4, "layer_groups": 3}, r"config\.model\.layer_groups=3 does not divide config\.model\.layers=4"),
+        (
+            {"layers": 4, "layer_groups": 2, "attention_windows": (0, 1, 1, 1)},
+            r"layer_groups=2 makes groups of 2 layers, no multiple of the 4 layers",
+        ),
+        (
+            {"embedding_width": 5, "embedding_scale": WidthScale.SQRT_WIDTH},
+            r"config\.model\.embedding_scale=sqrt_width is a factor of one width",
+        ),
+        ({"embedding_width": 5, "positions": PositionEncoding.SINUSOIDAL}, r"config\.model\.embedding_width=5 is odd"),
+        (
+            {"embedding_width": 5, "head_transform": HeadTransform.EVERY},
+            r"config\.model\.head_transform=every keeps the width of the states",
+        ),
+        (
+            {"head": EncoderHead.PRETRAINING, "head_transform": HeadTransform.EVERY},
+            r"head_transform=every has no pooler, which config\.model\.head=pretraining needs",
+        ),
+        (
+            {"head": EncoderHead.NONE, "add_pooling_layer": True, "head_transform": HeadTransform.EVERY},
+            r"head_transform=every has no pooler, which config\.model\.add_pooling_layer=True needs",
+        ),
+    ],
+)
+def test_what_an_encoder_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build("encoder", **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [ALBERT | {"layer_groups": 2, "embedding_width": 4}, MODERNBERT])
+def test_a_mesh_computes_what_one_device_does(changes: dict[str, Any]) -> None:
+    model, _ = build("encoder", **changes)
+    variables, tokens = lively(model), np.repeat(TOKENS, 2, axis=0)
+
+    def loss(params: Any) -> Any:
+        logits, _ = model.apply(Variables(params, {}), {"tokens": tokens}, train=False)
+        return (logits**2).mean()
+
+    placement = make_placement(ShardingConfig(data=2, fsdp=2, tensor=2, rules="fsdp+tp"), jax.devices()[:8])
+    with jax.default_matmul_precision("highest"):
+        found, gradient = jax.jit(trace_with_placement(placement, jax.value_and_grad(loss)))(variables.params)
+        expected, plain_gradient = jax.jit(jax.value_and_grad(loss))(variables.params)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5), gradient, plain_gradient
+    )

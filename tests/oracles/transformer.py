@@ -46,6 +46,10 @@ class Kind(NamedTuple):
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None
     text_length: int | None = None
+    layers: int = 0
+    layer_groups: int | None = None
+    pooling: str = "first"
+    head_transform: str = "tokens"
 
 
 class Answer(NamedTuple):
@@ -241,9 +245,13 @@ class Stack(NamedTuple):
         return normed(self.kind, weights, x)
 
     def arranged(
-        self, block: Weights, x: np.ndarray, sublayers: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]]
+        self,
+        block: Weights,
+        x: np.ndarray,
+        sublayers: dict[str, Callable[[np.ndarray], tuple[np.ndarray, Any]]],
+        index: int,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The sub-layers of a block, with norms and additions where the placement says."""
+        """The sub-layers of block `index`, with norms and additions where the placement says."""
         found: dict[str, Any] = {}
         factors = {
             name: self.kind.residual_multiplier * block[f"{name}_residual"].get("layer_scale", {"scale": 1})["scale"]
@@ -265,7 +273,11 @@ class Stack(NamedTuple):
                 case "deepnorm":
                     y, found[name] = function(x)
                     x = self.norm(norms["norm"], self.alpha * x + times * y)
-                case "pre":
+                case "pre_normed_input" if index == 0 and name == "attention":
+                    normed_input = self.norm(norms["norm"], x)
+                    y, found[name] = function(normed_input)
+                    x = normed_input + times * y
+                case "pre" | "pre_normed_input":
                     y, found[name] = function(self.norm(norms["norm"], x))
                     x = x + times * y
                 case "sandwich":
@@ -290,7 +302,11 @@ class Stack(NamedTuple):
             "none": plain,
         }
         pattern = self.kind.rotary_pattern or ("global",)
-        for index, block in enumerate(layers_of(stacked)):
+        blocks = layers_of(stacked)
+        if self.kind.layer_groups is not None:
+            # Layers one after the other are the same block.
+            blocks = [blocks[index * len(blocks) // self.kind.layers] for index in range(self.kind.layers)]
+        for index, block in enumerate(blocks):
             window, of_layer = windows[index % len(windows)], turns[pattern[index % len(pattern)]]
             here = facts | ({"causal": True} if self.causal else {})
             here |= {"window": (window, 0 if self.causal else window)} if window else {}
@@ -305,7 +321,7 @@ class Stack(NamedTuple):
                 feed_forward(block["feed_forward"], y, self.kind.activation),
                 None,
             )
-            x, found = self.arranged(block, x, sublayers)
+            x, found = self.arranged(block, x, sublayers, index)
             for name, seen in maps.items():
                 if name in found:
                     seen.append(found[name])
@@ -346,7 +362,8 @@ def embedded(
         x = x + place
     if "types" in weights:
         x = x + weights["types"]["table"][np.zeros_like(tokens) if types is None else types]
-    return normed(kind, weights["embedding_norm"], x) if "embedding_norm" in weights else x
+    x = normed(kind, weights["embedding_norm"], x) if "embedding_norm" in weights else x
+    return affine(weights["embedding_projection"], x) if "embedding_projection" in weights else x
 
 
 def scored(kind: Kind, weights: Weights, x: np.ndarray) -> np.ndarray:
@@ -390,17 +407,29 @@ def encoder(
     kind: Kind, weights: Weights, tokens: np.ndarray, *, lengths: np.ndarray, types: np.ndarray | None = None
 ) -> tuple[Answer, np.ndarray, np.ndarray | None]:
     """The encoder-only model; its states behind the last block; and what its pooler gives."""
-    depth = len(layers_of(weights["layers"]))
+    depth = kind.layers
     stack = Stack(kind, False, (2 * depth) ** (1 / 4), weights.get("relative", {}).get("table"))
     x = embedded(kind, weights, tokens, _places(tokens), types)
     x, maps = stack.run(weights["layers"], x, {"query_lengths": lengths, "key_lengths": lengths})
     x = closed(kind, weights, "norm", stack, x)
-    pooled = np.tanh(affine(weights["pooler"], x[:, 0])) if "pooler" in weights else None
-    states = x
-    if "head" in weights:
+    states, pooled = x, None
+    of_text = x[:, 0]
+    if kind.pooling == "mean":
+        of_text = np.stack([row[:length].mean(0) for row, length in zip(x, lengths, strict=True)])
+
+    def transformed(y: np.ndarray) -> np.ndarray:
         head = weights["head"]
-        x = stack.norm(head["norm"], activated(kind.activation, affine(head["transform"], x)))
-        x = scored(kind, weights, x)
+        return stack.norm(head["norm"], activated(kind.activation, affine(head["transform"], y)))
+
+    if "pooler" in weights:
+        pooled = np.tanh(affine(weights["pooler"], of_text))
+    elif kind.head_transform == "every":
+        pooled = transformed(of_text)
+    if "classes" in weights:
+        x = transformed(x) if kind.head_transform == "every" else x
+        x = affine(weights["classes"], x)
+    elif "head" in weights:
+        x = scored(kind, weights, transformed(x))
     return Answer(x, {"encoder/self": maps["attention"]}), states, pooled
 
 

@@ -64,6 +64,11 @@ FIXED: dict[str, Any] = {
     "logit_scale": "none",
     "embedding_norm": True,
     "tie_embeddings": True,
+    "embedding_width": None,
+    "layer_groups": None,
+    "pooling": "first",
+    "head_transform": "tokens",
+    "head_biases": "blocks",
 }
 # A key of earlier versions of the library.
 _FIXED_KEYS = (FixedConfigKey("position_embedding_type", "absolute"),)

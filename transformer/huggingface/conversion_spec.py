@@ -204,6 +204,7 @@ class TensorEntry:
         layout: How the tensor arranges them.
         required_parameter: The path of a parameter that the model must have for this entry to apply.
         excluded_parameter: The path of a parameter that the model must not have.
+        first_layer_name: The tensor's name in layer 0; None means as in the others.
     """
 
     tensor_name: str
@@ -211,6 +212,13 @@ class TensorEntry:
     layout: TensorLayout
     required_parameter: str | None = None
     excluded_parameter: str | None = None
+    first_layer_name: str | None = None
+
+    def name_in_layer(self, layer: int) -> str:
+        """Return the tensor's name in a layer."""
+        if layer == 0 and self.first_layer_name is not None:
+            return self.first_layer_name
+        return self.tensor_name.format(layer=layer)
 
     def applies_to(self, leaves: Container[str]) -> bool:
         """Return whether a model with parameters of these paths has the tensor."""

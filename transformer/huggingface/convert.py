@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
+    albert,
     bert,
     clip,
     cohere,
@@ -27,6 +28,7 @@ from transformer.huggingface import (
     gpt_neox,
     llama,
     marian,
+    modernbert,
     mpt,
     opt,
     preprocessor,
@@ -93,6 +95,8 @@ _OTHERS = (
     bert.CAMEMBERT,
     distilbert.DISTILBERT,
     electra.ELECTRA,
+    albert.ALBERT,
+    modernbert.MODERNBERT,
     marian.MARIAN,
     t5.T5,
     t5.MT5,

@@ -12,7 +12,15 @@ from transformer.huggingface.bert import (
     infer_heads,
     restore_heads,
 )
-from transformer.huggingface.conversion_spec import Config, TensorEntry, TensorNames, linear_entries, norm_entries
+from transformer.huggingface.conversion_spec import (
+    Config,
+    ConfigKey,
+    TensorEntry,
+    TensorNames,
+    linear_entries,
+    norm_entries,
+    without_keys,
+)
 from transformer.huggingface.tensor_layouts import VECTOR
 
 _ARCHITECTURE = "ElectraForMaskedLM"
@@ -20,13 +28,10 @@ _POOLER_ACTIVATION = "gelu"
 
 
 def _simplify_electra(config: Config, names: TensorNames) -> Config:
-    if config["embedding_size"] != config["hidden_size"]:
-        raise UserError(
-            f"config.json has embedding_size={config['embedding_size']}; only hidden_size={config['hidden_size']} can "
-            "be read"
-        )
+    # The class has a projection of its embeddings where they are of another width.
+    embedding_size = None if config["embedding_size"] == config["hidden_size"] else config["embedding_size"]
     simplified = infer_heads(
-        config,
+        {**config, "embedding_size": embedding_size},
         names,
         "electra",
         "generator_predictions.dense.weight",
@@ -39,7 +44,12 @@ def _simplify_electra(config: Config, names: TensorNames) -> Config:
 
 def _restore_electra(config: Config) -> Config:
     check_exported_head_activation(config)
-    config = {**config, "embedding_size": config["hidden_size"]}
+    if config["embedding_size"] == config["hidden_size"]:
+        raise UserError(
+            f"config.model.embedding_width={config['embedding_size']} has a projection to as many features, which it "
+            "has not there: it would have to be None"
+        )
+    config = {**config, "embedding_size": config["embedding_size"] or config["hidden_size"]}
     return restore_heads(config, "ElectraModel", _POOLER_ACTIVATION)
 
 
@@ -47,11 +57,15 @@ ELECTRA = dataclasses.replace(
     BERT,
     model_type="electra",
     architecture=_ARCHITECTURE,
-    config_keys=tuple(key for key in BERT.config_keys if key.our_key != "add_pooling_layer"),
-    fixed_fields={**BERT.fixed_fields, "add_pooling_layer": False},
+    config_keys=(
+        *(key for key in BERT.config_keys if key.our_key != "add_pooling_layer"),
+        ConfigKey("embedding_size", "embedding_width"),
+    ),
+    fixed_fields={**without_keys(dict(BERT.fixed_fields), "embedding_width"), "add_pooling_layer": False},
     other_architectures=accepted_architectures("ElectraModel"),
     tensor_entries=(
         *body_entries("electra"),
+        *linear_entries("electra.embeddings_project", "embedding_projection"),
         *linear_entries("generator_predictions.dense", "head/transform"),
         *norm_entries("generator_predictions.LayerNorm", "head/norm"),
         TensorEntry("generator_lm_head.bias", ("output_bias/bias",), VECTOR),
@@ -73,6 +87,6 @@ ELECTRA = dataclasses.replace(
     # Of the discriminator, whose body is read as an ElectraModel.
     dropped_tensors=(r"discriminator_predictions\.(dense|dense_prediction)\.(weight|bias)",),
     simplify_config=_simplify_electra,
-    simplified_keys=frozenset({"embedding_size", "summary_last_dropout"}),
+    simplified_keys=frozenset({"summary_last_dropout"}),
     restore_config=_restore_electra,
 )

@@ -71,7 +71,7 @@ ROTARY_DECODER: Mapping[str, Any] = {
 }
 _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms", "norm_placement": "pre"}
 # Of attention and of the feed-forward network.
-_BIASES = {(True, True): "all", (False, True): "feed_forward", (True, False): "attention", (False, False): "none"}
+BIASES = {(True, True): "all", (False, True): "feed_forward", (True, False): "attention", (False, False): "none"}
 ATTENTION_BIAS = ConfigKey("attention_bias", "biases", values={True: "attention", False: "none"})
 _NO_BIASES = (FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False))
 
@@ -152,14 +152,14 @@ def flatten_whole_rotary(config: Config, **defaults: float) -> Config:
 
 
 def _simplify_llama(config: Config, names: TensorNames) -> Config:
-    biases = _BIASES[config["attention_bias"], config["mlp_bias"]]
+    biases = BIASES[config["attention_bias"], config["mlp_bias"]]
     return {**simplify_whole_heads(config), "biases": biases}
 
 
 def _restore_llama(config: Config) -> Config:
-    flags = [flags for flags, name in _BIASES.items() if name == config["biases"]]
+    flags = [flags for flags, name in BIASES.items() if name == config["biases"]]
     if not flags:
-        raise UserError(f"config.model.biases={config['biases']} is none of {', '.join(_BIASES.values())}")
+        raise UserError(f"config.model.biases={config['biases']} is none of {', '.join(BIASES.values())}")
     other_keys = without_keys(config, "biases")
     return {**restore_rotary(other_keys), "attention_bias": flags[0][0], "mlp_bias": flags[0][1]}
 
@@ -250,7 +250,7 @@ def _simplify_smollm3(config: Config, names: TensorNames) -> Config:
     pattern = shortest_period(tuple("global" if turn else "none" for turn in rotates))
     return {
         **simplify_whole_heads(config, base=_SMOLLM3_BASE),
-        "biases": _BIASES[config["attention_bias"], config["mlp_bias"]],
+        "biases": BIASES[config["attention_bias"], config["mlp_bias"]],
         "windows": windows_of_layers(config, types if slides else ["full_attention"] * layers),
         "rotary_pattern": () if set(pattern) == {"global"} else pattern,
     }

@@ -86,7 +86,7 @@ def _plan_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]
     single = tuple(shape[1:] for shape in full_shapes)
     shape = entry.layout.tensor_shape(single)
     for layer in range(full_shapes[0][0]):
-        yield PlannedTensor(entry.tensor_name.format(layer=layer), shape, entry.leaf_paths, single, layer, entry.layout)
+        yield PlannedTensor(entry.name_in_layer(layer), shape, entry.leaf_paths, single, layer, entry.layout)
 
 
 def match_tensors(

@@ -39,6 +39,8 @@ class EmbeddingAndHead(Module):
         types: Number of token types, such as sentence A and B; 0 for none.
         offset: Rows before position 0 in the table of learned positions, which has `max_length` + `offset` rows
             (RoBERTa).
+        embedding_width: Features of the embeddings, which a linear layer maps to those of the model (Lan et al. 2020,
+            section 3.1); None means as many, without such a layer.
         builder: Makes the parameters.
     """
 
@@ -49,11 +51,13 @@ class EmbeddingAndHead(Module):
         *,
         types: int = 0,
         offset: int = 0,
+        embedding_width: int | None = None,
         builder: ParameterBuilder,
     ):
         self.config, self.dtype, self.offset = config, builder.dtype, offset
         self.max_length: int | None = config.max_length
-        width, rows = config.width, config.max_length + offset
+        self.embedding_width = width = config.width if embedding_width is None else embedding_width
+        rows = config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
         learned = config.positions is PositionEncoding.LEARNED
         self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
@@ -61,7 +65,18 @@ class EmbeddingAndHead(Module):
         both = (("features", 2 * width),)
         self.join = Linear(both, (("embed", width),), bias=False, builder=builder) if concatenated else None
         self.types = Embedding(types, width, role=ParameterRole.POSITIONS, builder=builder) if types else None
-        self.embedding_norm = config.make_norm(builder) if config.embedding_norm else None
+        norm_bias = config.resolved_norm_bias
+        self.embedding_norm = config.make_norm_over(width, builder, bias=norm_bias) if config.embedding_norm else None
+        self.embedding_projection = (
+            None
+            if embedding_width is None
+            else Linear(
+                (("features", width),),
+                (("embed", config.width),),
+                bias=config.biases.in_feed_forward,
+                builder=builder,
+            )
+        )
         model, tokens = (("embed", width),), (("vocabulary", vocabulary),)
         scores = functools.partial(Linear, model, tokens, bias=False, role=ParameterRole.LOGITS, builder=builder)
         self.unembedding = None if config.tie_embeddings else scores()
@@ -85,15 +100,15 @@ class EmbeddingAndHead(Module):
         Returns:
             The embeddings, in the compute type.
         """
-        x_BxTxE = self.embedding(tokens_BxT, self.dtype)
+        x_BxTxF = self.embedding(tokens_BxT, self.dtype)
         factor = self.config.embedding_scale.factor_for(self.config.resolved_base_width)
         if (scale := factor * self.config.embedding_multiplier) != 1:
-            x_BxTxE = x_BxTxE * jnp.asarray(scale, self.dtype)
-        return self.add_positions(x_BxTxE, positions_BxT, key, types_BxT)
+            x_BxTxF = x_BxTxF * jnp.asarray(scale, self.dtype)
+        return self.add_positions(x_BxTxF, positions_BxT, key, types_BxT)
 
     def add_positions(
         self,
-        x_BxTxE: Float[Array, "B T E"],
+        x_BxTxF: Float[Array, "B T F"],
         positions_BxT: Int[Array, "#B T"],
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
@@ -103,31 +118,32 @@ class EmbeddingAndHead(Module):
         Raises:
             UserError: If the model has fewer positions.
         """
-        width = self.config.width
-        check_num_positions(x_BxTxE.shape[1], self.max_length, "a sequence")
+        width = self.embedding_width
+        check_num_positions(x_BxTxF.shape[1], self.max_length, "a sequence")
         match self.config.positions:
             case PositionEncoding.LEARNED:
                 assert self.positions is not None
-                x_BxTxE = self._add_positions(x_BxTxE, self.positions(positions_BxT + self.offset))
+                x_BxTxF = self._add_positions(x_BxTxF, self.positions(positions_BxT + self.offset))
             case PositionEncoding.SINUSOIDAL:
-                x_BxTxE = self._add_positions(x_BxTxE, sinusoidal_positions(positions_BxT, width))
+                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(positions_BxT, width))
             case PositionEncoding.SINUSOIDAL_HALVES:
-                x_BxTxE = self._add_positions(x_BxTxE, sinusoidal_positions(positions_BxT, width, halves=True))
+                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(positions_BxT, width, halves=True))
             case _:
                 pass
         if self.types is not None:
-            types_BxT = jnp.zeros(x_BxTxE.shape[:2], jnp.int32) if types_BxT is None else types_BxT
-            x_BxTxE = x_BxTxE + self.types(types_BxT, self.dtype)
+            types_BxT = jnp.zeros(x_BxTxF.shape[:2], jnp.int32) if types_BxT is None else types_BxT
+            x_BxTxF = x_BxTxF + self.types(types_BxT, self.dtype)
         if self.embedding_norm is not None:
-            x_BxTxE = self.embedding_norm(x_BxTxE)
-        return dropout(with_logical_constraint(x_BxTxE, "batch", "length", None), self.config.dropout, key)
+            x_BxTxF = self.embedding_norm(x_BxTxF)
+        x_BxTxF = dropout(with_logical_constraint(x_BxTxF, "batch", "length", None), self.config.dropout, key)
+        return x_BxTxF if self.embedding_projection is None else self.embedding_projection(x_BxTxF)
 
-    def _add_positions(self, x_BxTxE: Float[Array, "B T E"], p_BxTxE: Float[Array, "#B T E"]) -> Float[Array, "B T E"]:
+    def _add_positions(self, x_BxTxF: Float[Array, "B T F"], p_BxTxF: Float[Array, "#B T F"]) -> Float[Array, "B T F"]:
         """Combine tokens with their positions as `PositionCombination` says."""
         if self.join is None:
-            return x_BxTxE + p_BxTxE.astype(self.dtype)
-        p_BxTxE = jnp.broadcast_to(p_BxTxE, x_BxTxE.shape).astype(self.dtype)
-        return self.join(jnp.concatenate([x_BxTxE, p_BxTxE], axis=-1))
+            return x_BxTxF + p_BxTxF.astype(self.dtype)
+        p_BxTxF = jnp.broadcast_to(p_BxTxF, x_BxTxF.shape).astype(self.dtype)
+        return self.join(jnp.concatenate([x_BxTxF, p_BxTxF], axis=-1))
 
     def output_matrix(self, dtype: jax.typing.DTypeLike) -> Float[Array, "E V"]:
         """The matrix that computes logits, in `dtype`.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.inverted_dropout import dropout
 from transformer.layers.functional_module import Module, ParameterBuilder
@@ -25,6 +25,8 @@ class NormPlacement(enum.Enum):
         PARALLEL: x = x + attention(norm(x)) + feed_forward(norm(x)), one norm for all sub-layers of a block, and a norm
             after the last block (Wang and Komatsuzaki 2021; Chowdhery et al. 2022, section 2).
         PARALLEL_NORMS: The same with a norm for each sub-layer (Black et al. 2022, section 2.1.2).
+        PRE_NORMED_INPUT: As PRE, but the first block begins with x = norm(x) and reads that: its first norm stands
+            behind the embeddings, on the residual stream itself (Warner et al. 2024, section 2.1.1).
     """
 
     POST = "post"
@@ -34,6 +36,7 @@ class NormPlacement(enum.Enum):
     DEEPNORM = "deepnorm"
     PARALLEL = "parallel"
     PARALLEL_NORMS = "parallel_norms"
+    PRE_NORMED_INPUT = "pre_normed_input"
 
     @property
     def final_norm(self) -> bool:
@@ -135,12 +138,26 @@ class Residual(Module):
         match self.placement:
             case NormPlacement.POST | NormPlacement.DEEPNORM | NormPlacement.OUTPUT:
                 return x
-            case NormPlacement.PRE | NormPlacement.SANDWICH:
+            case NormPlacement.PRE | NormPlacement.SANDWICH | NormPlacement.PRE_NORMED_INPUT:
                 return self.norm(x)
             case NormPlacement.PARALLEL:
                 return self.norm(x) if block_input is None else block_input.read
             case NormPlacement.PARALLEL_NORMS:
                 return self.norm(x if block_input is None else block_input.stream)
+
+    def stream(
+        self, x: Float[Array, "B *N E"], read: Float[Array, "B *N E"], is_first_block: Bool[Array, ""] | bool
+    ) -> Float[Array, "B *N E"]:
+        """Return the residual stream to which a block's first sub-layer adds: x, or the normed input of the model.
+
+        Args:
+            x: The block's input.
+            read: What the first sub-layer has read of it.
+            is_first_block: Whether the block is the first of its stack.
+        """
+        if self.placement is not NormPlacement.PRE_NORMED_INPUT:
+            return x
+        return jnp.where(is_first_block, read, x)
 
     def write(
         self,

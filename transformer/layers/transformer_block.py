@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
@@ -84,12 +84,14 @@ class PerLayerInputs(NamedTuple):
         drop_rates: Dropout rates.
         key: Random key; None means evaluation.
         segment_memory: The states that the layer stored of earlier segments; None for none.
+        is_first: Whether it is the first layer, where the norm placement asks for it.
     """
 
     kind: LayerKind
     drop_rates: DropRates
     key: Key[Array, ""] | None
     segment_memory: Float[Array, "B M E"] | None = None
+    is_first: Bool[Array, ""] | bool = False
 
 
 class BlockKeys(NamedTuple):
@@ -196,6 +198,7 @@ class Block(Module):
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
+        x = self.attention_residual.stream(x, read, layer.is_first)
         y, attention = self.attention(
             read,
             read,
@@ -256,6 +259,7 @@ class Block(Module):
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
+        x = self.attention_residual.stream(x, read, layer.is_first)
         projected = self.attention.keys_and_values(read)
         slots = self.attention.cache_length(length, layer.kind.window)
         cached = self.attention.cacheable(projected, jnp.arange(read.shape[1])[None], layer.kind.rotary, length)
@@ -306,6 +310,7 @@ class Block(Module):
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
+        x = self.attention_residual.stream(x, read, layer.is_first)
         y, cache, attention = self.attention.step(
             read,
             cache,
@@ -395,6 +400,7 @@ def scan_blocks(
     *,
     key: Key[Array, ""] | None = None,
     segment_memories: tuple[Float[Array, "P B M E"], ...] | None = None,
+    layers_per_block: int = 1,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Scan over the blocks of a stack, by periods of layers of different kinds.
 
@@ -406,6 +412,7 @@ def scan_blocks(
         x: The residual stream.
         key: Random key for dropout; None means evaluation.
         segment_memories: For each layer of a period, its memories in all P periods; None for none.
+        layers_per_block: How many successive layers, whole periods, share the parameters of one block of the stack.
 
     Returns:
         The final residual stream, and for each layer of a period its outputs with a leading axis of periods;
@@ -417,17 +424,22 @@ def scan_blocks(
     rates = config.stochastic_depth * (jnp.arange(1, count + 1) / count)
     keys = None if key is None else jax.random.split(key, count).reshape(periods, len(period))
 
-    bind, params = group_layers(stacked, len(period) // config.experts.layer_period)
+    shares_blocks = layers_per_block > 1
+    bind, params = group_layers(stacked, 1 if shares_blocks else len(period) // config.experts.layer_period)
+    # Nothing else depends on a layer's number.
+    numbers = jnp.arange(periods) if config.norm_placement is NormPlacement.PRE_NORMED_INPUT else None
 
-    def run_period(x: Any, group: tuple[Params, Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
-        group_params, rates_P, keys_P, memories_P = group
+    def run_period(x: Any, group: tuple[Params, Any, Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
+        group_params, rates_P, keys_P, memories_P, period_number = group
         blocks = [block for entry in bind(group_params) for block in entry.blocks]
+        blocks = blocks * len(period) if shares_blocks else blocks
         outputs = []
         for number, (block, kind) in enumerate(zip(blocks, period, strict=True)):
             depth_rate = rates_P[number] if config.stochastic_depth else 0.0
             layer_key = None if keys_P is None else keys_P[number]
             memory = None if memories_P is None else memories_P[number]
-            layer = PerLayerInputs(kind, DropRates(config.dropout, depth_rate), layer_key, memory)
+            is_first = False if period_number is None or number else period_number == 0
+            layer = PerLayerInputs(kind, DropRates(config.dropout, depth_rate), layer_key, memory, is_first)
             x, output = apply(block, x, layer)
             outputs.append(output)
         return x, tuple(outputs)
@@ -436,8 +448,20 @@ def scan_blocks(
     if (policy := _checkpoint_policy(config.remat)) is not None:
         # Within a loop nothing could merge the two passes again; layers that are compiled in line could.
         body = jax.checkpoint(run_period, policy=policy, prevent_cse=config.scan_unroll > 1)
-    groups = (params, rates.reshape(periods, len(period)), keys, segment_memories)
-    return jax.lax.scan(body, x, groups, unroll=config.scan_unroll)
+    layers = (rates.reshape(periods, len(period)), keys, segment_memories, numbers)
+    if not shares_blocks:
+        return jax.lax.scan(body, x, (params, *layers), unroll=config.scan_unroll)
+
+    def run_shared_block(x: Any, group: tuple[Params, Any]) -> tuple[Any, tuple[Any, ...]]:
+        block_params, block_layers = group
+        return jax.lax.scan(
+            lambda x, layer: body(x, (block_params, *layer)), x, block_layers, unroll=config.scan_unroll
+        )
+
+    # The parameters of a block stand outside of the loop over its layers, so that they are never copied.
+    by_block = jax.tree.map(lambda leaf: leaf.reshape(count // layers_per_block, -1, *leaf.shape[1:]), layers)
+    x, outputs = jax.lax.scan(run_shared_block, x, (params, by_block))
+    return x, jax.tree.map(lambda leaf: leaf.reshape(periods, *leaf.shape[2:]), outputs)
 
 
 def add_window(mask: Mask, window: int) -> Mask:
@@ -462,8 +486,8 @@ def unroll_blocks(
         params: The parameters of each entry of the stack (`unstack_layers`).
     """
     blocks = (block for entry_params in params for block in bind_layer(stacked, entry_params).blocks)
-    for block, kind in zip(blocks, itertools.cycle(config.layer_pattern)):
-        yield block, PerLayerInputs(kind, DropRates(config.dropout, 0.0), None)
+    for number, (block, kind) in enumerate(zip(blocks, itertools.cycle(config.layer_pattern))):
+        yield block, PerLayerInputs(kind, DropRates(config.dropout, 0.0), None, is_first=number == 0)
 
 
 def outputs_of_each_layer(outputs: tuple[Any, ...]) -> list[Any]:

@@ -1,4 +1,7 @@
-"""The encoder-only Transformer: BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019)."""
+"""The encoder-only Transformer: BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and their successors.
+
+These are ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020) and ModernBERT (Warner et al. 2024).
+"""
 
 import dataclasses
 import enum
@@ -7,19 +10,25 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.sites import Axis, Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
-from transformer.layers.fine_tuning_heads import make_class_layer, make_head_layer
+from transformer.layers.fine_tuning_heads import make_class_layer, make_head_layer, mean_state
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, deepnorm
 from transformer.layers.sequence_lengths import real_lengths
 from transformer.layers.transformer_block import Block, scan_blocks, stack_by_layer
-from transformer.layers.transformer_config import PositionEncoding, TransformerConfig, check_ring_attention
+from transformer.layers.transformer_config import (
+    SINUSOIDAL_POSITIONS,
+    PositionEncoding,
+    TransformerConfig,
+    WidthScale,
+    check_ring_attention,
+)
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
@@ -94,6 +103,52 @@ class PoolerActivation(enum.Enum):
                 return jax.nn.gelu(x, approximate=False)
 
 
+class Pooling(enum.Enum):
+    """What the pooler, or a head of classes of texts without one, reads of a text.
+
+    Attributes:
+        FIRST: The state of the first token (Devlin et al. 2019, section 3).
+        MEAN: The mean of the states of all tokens (Reimers and Gurevych 2019, section 3).
+    """
+
+    FIRST = "first"
+    MEAN = "mean"
+
+    def __call__(self, x_BxTxE: Float[Array, "B T E"], lengths_B: Int[Array, " B"] | None) -> Float[Array, "B E"]:
+        """Reduce the states of each text to one."""
+        match self:
+            case Pooling.FIRST:
+                return x_BxTxE[:, 0]
+            case Pooling.MEAN:
+                return mean_state(x_BxTxE, lengths_B)
+
+
+class HeadTransform(enum.Enum):
+    """Which heads have BERT's transformation norm(activation(x W + b)) before their last matrix.
+
+    Attributes:
+        TOKENS: That of masked tokens alone (Devlin et al. 2019, their code); classes of texts have a pooler.
+        EVERY: Every head, those of classes and of answers, too; none has a pooler (Warner et al. 2024, their code).
+    """
+
+    TOKENS = "tokens"
+    EVERY = "every"
+
+
+class HeadBiases(enum.Enum):
+    """Which linear maps of the heads have a bias, but for that of the tokens' logits, which is `output_bias`.
+
+    Attributes:
+        BLOCKS: All if the feed-forward networks of the blocks have biases, else none.
+        ALL: All.
+        LAST: The last map of a head alone (ModernBERT's code).
+    """
+
+    BLOCKS = "blocks"
+    ALL = "all"
+    LAST = "last"
+
+
 # The heads that have each output, the usual one first.
 _HEADS_OF_OUTPUT = {
     MASKED_LANGUAGE_MODELING.output: (EncoderHead.MASKED, EncoderHead.PRETRAINING),
@@ -116,6 +171,13 @@ class EncoderConfig(TransformerConfig):
         add_pooling_layer: Whether there is BERT's pooler, a projection of the first state that classifiers read.
         pooler_activation: The activation of the pooler.
         position_offset: Rows before the first position in the table of positions (RoBERTa: 2).
+        embedding_width: Features of the embeddings, with a linear layer from them to the blocks, and the transformation
+            of the head of masked tokens back to them (Lan et al. 2020, section 3.1); None means `width`, without it.
+        layer_groups: Groups of successive layers that share the parameters of one block (Lan et al. 2020, section 3.1);
+            1 shares them among all layers, and None shares none.
+        pooling: What the pooler reads.
+        head_transform: Which heads transform their states.
+        head_biases: Which maps of the heads have a bias.
         head: The head.
 
     Raises:
@@ -138,6 +200,11 @@ class EncoderConfig(TransformerConfig):
     add_pooling_layer: bool = False
     pooler_activation: PoolerActivation = PoolerActivation.TANH
     position_offset: NonNegativeInt = 0
+    embedding_width: PositiveInt | None = None
+    layer_groups: PositiveInt | None = None
+    pooling: Pooling = Pooling.FIRST
+    head_transform: HeadTransform = HeadTransform.TOKENS
+    head_biases: HeadBiases = HeadBiases.BLOCKS
     head: EncoderHead = EncoderHead.MASKED
 
     bidirectional: ClassVar[bool] = True
@@ -149,10 +216,100 @@ class EncoderConfig(TransformerConfig):
             raise UserError(
                 f"config.model.add_pooling_layer=True is not read by config.model.head={self.head.value}: leave it out"
             )
+        self.check_embedding_width()
+        self.check_layer_groups()
+        self.check_head_transform()
+
+    def check_embedding_width(self) -> None:
+        """Check that embeddings of a width of their own are asked for nothing that only those of the model can have.
+
+        Raises:
+            UserError: If they are; gives the keys, their values and what would be right.
+        """
+        if self.embedding_width is None:
+            return
+        setting = f"config.model.embedding_width={self.embedding_width}"
+        for name in ("embedding_scale", "logit_scale"):
+            if (scale := getattr(self, name)) is not WidthScale.NONE:
+                raise UserError(
+                    f"config.model.{name}={scale.value} is a factor of one width, and {setting} beside "
+                    f"config.model.width={self.width} makes two: say {name}=none"
+                )
+        if self.embedding_width % 2 and self.positions in SINUSOIDAL_POSITIONS:
+            raise UserError(
+                f"{setting} is odd; config.model.positions={self.positions.value} pairs sines with cosines: say an "
+                "even one"
+            )
+
+    @property
+    def layers_per_block(self) -> int:
+        """How many successive layers share the parameters of one block."""
+        return 1 if self.layer_groups is None else self.layers // self.layer_groups
+
+    def check_layer_groups(self) -> None:
+        """Check that the layers can be divided into the groups that share parameters.
+
+        Raises:
+            UserError: If they cannot; gives the keys, their values and what would be right.
+        """
+        if self.layer_groups is None:
+            return
+        setting = f"config.model.layer_groups={self.layer_groups}"
+        if self.layers % self.layer_groups:
+            raise UserError(
+                f"{setting} does not divide config.model.layers={self.layers}: say 1, which shares one block among all "
+                "layers, or another divisor"
+            )
+        if self.experts.layer_period > 1:
+            raise UserError(
+                f"{setting} shares one block among layers, which config.model.experts.every_n_layers="
+                f"{self.experts.every_n_layers} makes of two kinds: say every_n_layers=1, or layer_groups=None"
+            )
+        if self.layers_per_block > 1 and self.layers_per_block % (period := len(self.layer_pattern)):
+            raise UserError(
+                f"{setting} makes groups of {self.layers_per_block} layers, no multiple of the {period} layers of "
+                "config.model.attention_windows and rotary_pattern: say fewer groups"
+            )
+
+    def check_head_transform(self) -> None:
+        """Check that a transformation before every head stands where it can.
+
+        Raises:
+            UserError: If it does not; gives the keys, their values and what would be right.
+        """
+        if self.head_transform is HeadTransform.TOKENS:
+            return
+        setting = f"config.model.head_transform={self.head_transform.value}"
+        if self.add_pooling_layer or self.head in (EncoderHead.PRETRAINING, EncoderHead.NEXT_SENTENCE):
+            head = f"config.model.head={self.head.value}"
+            what = "config.model.add_pooling_layer=True" if self.add_pooling_layer else head
+            raise UserError(f"{setting} has no pooler, which {what} needs: say head_transform=tokens")
+        if self.embedding_width is not None:
+            raise UserError(
+                f"{setting} keeps the width of the states, and config.model.embedding_width={self.embedding_width} is "
+                "another: say head_transform=tokens"
+            )
+
+    @property
+    def transform_bias(self) -> bool:
+        """Whether the pooler and the transformation of the heads have a bias."""
+        if self.head_biases is HeadBiases.BLOCKS:
+            return self.biases.in_feed_forward
+        return self.head_biases is HeadBiases.ALL
+
+    @property
+    def last_head_bias(self) -> bool:
+        """Whether the last map of a head has a bias."""
+        return self.biases.in_feed_forward if self.head_biases is HeadBiases.BLOCKS else True
+
+    @property
+    def transforms_states(self) -> bool:
+        """Whether the head transforms states before its last matrix."""
+        return self.scores_tokens or (self.head_transform is HeadTransform.EVERY and self.head is not EncoderHead.NONE)
 
     @property
     def pooled(self) -> bool:
-        """Whether the model has a pooler, requested or needed by the head."""
+        """Whether the model has one state of a whole text, requested or needed by the head."""
         return self.add_pooling_layer or self.head in (
             EncoderHead.PRETRAINING,
             EncoderHead.NEXT_SENTENCE,
@@ -166,13 +323,18 @@ class EncoderConfig(TransformerConfig):
 
 
 class MaskedLanguageModelingHead(Module):
-    """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code)."""
+    """BERT's masked language modeling head before the output matrix, norm(activation(x W + b)) (its code).
+
+    Its outputs are as wide as the embeddings.
+    """
 
     def __init__(self, config: EncoderConfig, *, builder: ParameterBuilder):
-        self.transform, self.norm = make_head_layer(config, config.width, builder), config.make_norm(builder)
+        width = config.width if config.embedding_width is None else config.embedding_width
+        self.transform = make_head_layer(config, width, builder, bias=config.transform_bias)
+        self.norm = config.make_norm_over(width, builder, bias=config.resolved_norm_bias)
         self.activation = config.activation.function
 
-    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B F"]:
         """Transform every state."""
         return self.norm(self.activation(self.transform(x)))
 
@@ -200,20 +362,27 @@ class Encoder(TokenModel):
             config.padded_vocab_size(interface.vocabularies["tokens"]),
             types=config.num_token_types,
             offset=config.position_offset,
+            embedding_width=config.embedding_width,
             builder=builder,
         )
         self.count, self.pad, self.kind_of_head = config.layers, interface.pad_id, config.head
-        self.layers = self.make_blocks(config.layers, cross=False, deep=deep, builder=builder)
+        self.layers_per_block = config.layers_per_block
+        self.layers = self.make_blocks(config.layer_groups or config.layers, cross=False, deep=deep, builder=builder)
         self.relative = self.make_relative_positions(bidirectional=True, builder=builder)
         self.norm = self.make_final_norm(builder)
-        self.pooler = make_head_layer(config, config.width, builder) if config.pooled else None
+        self.pooling, self.pooled, self.scores_tokens = config.pooling, config.pooled, scored
+        has_pooler = config.pooled and config.head_transform is HeadTransform.TOKENS
+        self.pooler = make_head_layer(config, config.width, builder, bias=config.transform_bias) if has_pooler else None
         self.pooler_activation = config.pooler_activation
-        self.head = MaskedLanguageModelingHead(config, builder=builder) if scored else None
+        self.head = MaskedLanguageModelingHead(config, builder=builder) if config.transforms_states else None
         followed = config.head in (EncoderHead.PRETRAINING, EncoderHead.NEXT_SENTENCE)
-        self.next_sentence = make_head_layer(config, 2, builder) if followed else None
+        last_bias = config.last_head_bias
+        self.next_sentence = make_head_layer(config, 2, builder, bias=last_bias) if followed else None
         classified = config.head in (EncoderHead.CLASSES, EncoderHead.TOKEN_CLASSES)
-        self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
-        self.span = make_head_layer(config, 2, builder) if config.head is EncoderHead.SPAN else None
+        self.classes = (
+            make_class_layer(config, interface.vocabularies["classes"], builder, bias=last_bias) if classified else None
+        )
+        self.span = make_head_layer(config, 2, builder, bias=last_bias) if config.head is EncoderHead.SPAN else None
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of the head, or the hidden states without a head."""
@@ -250,16 +419,18 @@ class Encoder(TokenModel):
             ),
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
             key=layers_key,
+            layers_per_block=self.layers_per_block,
         )
         x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
-        extras = {} if self.pooler is None else {"pooled": self.pooler_activation(self.pooler(x_BxTxE[:, 0]))}
+        extras = {"pooled": self._summarize(self.pooling(x_BxTxE, lengths_B))} if self.pooled else {}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])
         if self.classes is not None:
-            classified = extras["pooled"] if self.kind_of_head is EncoderHead.CLASSES else x_BxTxE
+            is_of_text = self.kind_of_head is EncoderHead.CLASSES
+            classified = extras["pooled"] if is_of_text else self._transform(x_BxTxE)
             extras["classes"] = self.classes.logits(dropout(classified, self.config.dropout, classes_key))
         if self.span is not None:
-            extras["span"] = self.span.logits(x_BxTxE)
+            extras["span"] = self.span.logits(self._transform(x_BxTxE))
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
     def logits(self, x: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
@@ -268,9 +439,17 @@ class Encoder(TokenModel):
         Raises:
             ValueError: If the model has no head.
         """
-        if self.head is None:
+        if self.head is None or not self.scores_tokens:
             raise ValueError("this encoder has no head that scores tokens: build it with config.model.head=masked")
         return super().logits(self.head(x))
+
+    def _summarize(self, x: Float[Array, "B E"]) -> Float[Array, "B E"]:
+        """Apply the pooler to the state that is read of a text, or the head's transformation where there is none."""
+        return self._transform(x) if self.pooler is None else self.pooler_activation(self.pooler(x))
+
+    def _transform(self, x: Float[Array, "*B E"]) -> Float[Array, "*B F"]:
+        """Transform states before the last matrix of a head other than that of tokens."""
+        return x if self.head is None else self.head(x)
 
     def _real_lengths(self, tokens_BxT: Array) -> Array | None:
         return None if self.pad is None else real_lengths(tokens_BxT, self.pad)

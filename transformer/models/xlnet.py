@@ -132,6 +132,11 @@ class XLNetConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
+        if self.norm_placement is NormPlacement.PRE_NORMED_INPUT:
+            raise UserError(
+                f"config.model.norm_placement={self.norm_placement.value} changes the input of the first layer, which "
+                "a memory of that layer would not have: say pre"
+            )
         if self.positions.within_attention is AttentionPosition.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "

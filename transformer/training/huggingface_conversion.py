@@ -87,10 +87,13 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
-# How each model has its texts, by `model_type`; DistilBERT's are BERT's without token types. Decoders have them plain.
+# How each model has its texts, by `model_type`; those of DistilBERT and ModernBERT are BERT's without token types.
+# Decoders have them plain.
 _SEQUENCE_FORMATS = {
     "bert": SequenceFormat.BERT,
     "electra": SequenceFormat.BERT,
+    "albert": SequenceFormat.BERT,
+    "modernbert": SequenceFormat.BERT,
     "distilbert": SequenceFormat.BERT,
     "roberta": SequenceFormat.ROBERTA,
     "xlm-roberta": SequenceFormat.ROBERTA,
@@ -98,7 +101,7 @@ _SEQUENCE_FORMATS = {
     "xlnet": SequenceFormat.XLNET,
 }
 _ENCODER_DECODERS = ("marian", "t5", "mt5")
-_WITH_TOKEN_TYPES = ("bert", "electra", "xlnet")
+_WITH_TOKEN_TYPES = ("bert", "electra", "albert", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
