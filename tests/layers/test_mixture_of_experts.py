@@ -17,7 +17,7 @@ from transformer.layers.functional_module import FunctionalModule, ParameterBuil
 from transformer.layers.mixture_of_experts import (
     MixtureOfExperts,
     MixtureOfExpertsConfig,
-    route,
+    noisy_top_k_gating,
     squared_coefficient_of_variation,
 )
 
@@ -112,7 +112,7 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
     random = np.random.default_rng(0)
     clean, deviation, noise = random.normal(size=(3, 40, COUNT))
     deviation = np.abs(deviation)
-    of_route = jax.jit(lambda *given: route(*given, CHOSEN).probability)
+    of_route = jax.jit(lambda *given: noisy_top_k_gating(*given, CHOSEN).probability)
     found = np.asarray(of_route(jnp.asarray(clean), jnp.asarray(deviation), jnp.asarray(noise)))
     noisy = clean + noise * deviation
     for row in range(len(clean)):
@@ -124,7 +124,7 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
 
 
 def test_of_equal_experts_the_first_are_chosen_and_share_evenly() -> None:
-    routing = jax.jit(lambda: route(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN))()
+    routing = jax.jit(lambda: noisy_top_k_gating(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN))()
     assert routing.experts.tolist() == [[0, 1]]
     assert routing.gates.tolist() == [[0.5, 0.5]]
     np.testing.assert_allclose(routing.probability, 0.5)
@@ -203,7 +203,7 @@ def test_the_variation_of_zeros_is_zero_and_so_is_its_gradient() -> None:
 
 def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
     def total(clean: Any, raw: Any) -> Any:
-        return jnp.sum(route(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
+        return jnp.sum(noisy_top_k_gating(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
 
     gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.arange(5.0)[None], jnp.full((1, 5), -100.0))
     assert all(np.isfinite(gradient).all() for gradient in gradients)

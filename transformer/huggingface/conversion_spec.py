@@ -123,12 +123,14 @@ class FixedConfigKey:
         value: The supported value, also assumed if the key is absent.
         is_written: Whether an export writes the key.
         null: Whether null means that value too.
+        advice: What a user can do about another value.
     """
 
     their_key: str
     value: Any
     is_written: bool = False
     null: bool = True
+    advice: str = ""
 
     def check(self, config: Config) -> None:
         """Check that config.json does not have another value, or a list of others.
@@ -139,7 +141,8 @@ class FixedConfigKey:
         value = config.get(self.their_key, self.value)
         values = value if isinstance(value, list) else [value]
         if any(entry != self.value and not (entry is None and self.null) for entry in values):
-            raise UserError(_unsupported_value_message(self.their_key, value, self.value))
+            message = _unsupported_value_message(self.their_key, value, self.value)
+            raise UserError(f"{message}: {self.advice}" if self.advice else message)
 
 
 # Keys of no config class that the library, or an earlier version of it, reads all the same.
@@ -149,7 +152,12 @@ _READ_BEYOND_CLASSES = (
     FixedConfigKey("layer_types", "full_attention"),
     FixedConfigKey("per_layer_config", None),
     FixedConfigKey("pruned_heads", {}),
-    FixedConfigKey("quantization_config", None),
+    FixedConfigKey(
+        "quantization_config",
+        None,
+        advice="only float weights can be read; load the model in transformers with dequantize=True in its quantization "
+        "config, and write it anew with save_pretrained",
+    ),
     FixedConfigKey("tie_encoder_decoder", False),
     FixedConfigKey("transformers_weights", None),
 )
@@ -194,7 +202,8 @@ class TensorEntry:
     An entry whose parameters a model does not have (no bias, tied output) is left out of that model's file.
 
     Attributes:
-        tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters.
+        tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters, and `{expert}` for that
+            into the experts of a layer.
         leaf_paths: The paths of the parameters.
         layout: How the tensor arranges them.
         required_parameter: The path of a parameter that the model must have for this entry to apply.
@@ -496,7 +505,7 @@ def _list_unsupported_fields(model: TransformerConfig, listed: TensorNames | set
     ]
     if model.projections is not Projections.LINEAR:
         reasons.append(f"config.model.projections={model.projections.value} is not linear")
-    if model.experts.count:
+    if model.experts.count and "experts" not in listed:
         reasons.append(f"config.model.experts.count={model.experts.count} is not 0")
     if model.resolved_base_width != model.width:
         reasons.append(f"config.model.base_width={model.resolved_base_width} is not width={model.width}")

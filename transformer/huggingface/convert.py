@@ -25,6 +25,7 @@ from transformer.huggingface import (
     gpt_neox,
     llama,
     marian,
+    mixtures,
     mpt,
     opt,
     preprocessor,
@@ -83,6 +84,10 @@ _LANGUAGE = (
     falcon.FALCON,
     mpt.MPT,
     opt.OPT,
+    mixtures.MIXTRAL,
+    mixtures.QWEN3_MOE,
+    mixtures.OLMOE,
+    mixtures.GPT_OSS,
 )
 _OTHERS = (
     bert.BERT,

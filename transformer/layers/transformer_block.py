@@ -24,7 +24,7 @@ from transformer.layers.functional_module import (
     unstack_layers,
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
-from transformer.layers.mixture_of_experts import ExpertBalance, MixtureOfExperts
+from transformer.layers.mixture_of_experts import ExpertBalance, ExpertUse, MixtureOfExperts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
@@ -72,7 +72,7 @@ class BlockAux(NamedTuple):
     attention: CapturedAttention | None
     cross: CapturedAttention | None
     expert_gates: CapturedAttention | None
-    expert_balance: ExpertBalance | None
+    expert_balance: ExpertBalance | ExpertUse | None
 
 
 class PerLayerInputs(NamedTuple):
@@ -344,7 +344,7 @@ class Block(Module):
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | None]:
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | ExpertUse | None]:
         """Apply the feed-forward network, or the experts in its place.
 
         Args:
