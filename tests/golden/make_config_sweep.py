@@ -28,13 +28,17 @@ from cases import (
     BERT,
     FEED_FORWARD,
     GPT2,
+    GPT_OSS,
     HEADS,
     LLAMA,
     LLAMA3,
     LONGROPE,
     MARIAN,
+    MIXTRAL,
     NO_KV_HEADS,
+    OLMOE,
     POSITIONS,
+    QWEN3_MOE,
     T5,
     VOCABULARY,
     WIDTH,
@@ -53,6 +57,7 @@ IMAGES = {
     "patch_size": 4,
 }
 GPT = GPT2 | {"n_layer": 2}
+SHORT = {"max_position_embeddings": POSITIONS}
 GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5}
 NESTED = {
     "rope_parameters": {
@@ -64,6 +69,7 @@ NESTED = {
 LONG_TEXTS = (
     *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
     *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3"),
+    *("mixtral", "qwen3_moe", "olmoe", "gpt_oss"),
 )
 LONG_LENGTH = POSITIONS + 6
 CASES = {
@@ -115,6 +121,10 @@ CASES = {
         "Phi3ForCausalLM",
         LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 12, "sliding_window": 5},
     ),
+    "mixtral": ("MixtralForCausalLM", MIXTRAL | SHORT),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN3_MOE | SHORT | {"sliding_window": 5}),
+    "olmoe": ("OlmoeForCausalLM", OLMOE | SHORT),
+    "gpt_oss": ("GptOssForCausalLM", {key: GPT_OSS[key] for key in GPT_OSS if key != "rope_parameters"} | SHORT),
     "bert": ("BertForPreTraining", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "marian": ("MarianMTModel", MARIAN),
@@ -280,6 +290,7 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": ROTATIONS,
     "attention_multiplier": [0.2, 0.35355, 1e-3],
     **{key: [0.22, 4.0] for key in ("logits_scaling", "residual_multiplier", "embedding_multiplier")},
+    "mlp_only_layers": [[], [0], [1], [5]],
     "per_layer_config": [{"1": {"num_attention_heads": 2}}, {"1": {"intermediate_size": FEED_FORWARD}}],
     "eos_token_id": [[0, 2]],
     "problem_type": ["regression", "multi_label_classification"],
@@ -291,6 +302,12 @@ FOREIGN = [
     "attention_multiplier",
     "attn_logit_softcapping",
     "clip_qkv",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "num_local_experts",
+    "shared_expert_intermediate_size",
     "final_logit_softcapping",
     "logits_scaling",
     "no_rope_layers",
@@ -352,7 +369,7 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
     """What a model of this config.json computes, all numbers in one row."""
     (folder / "config.json").write_text(json.dumps(config))
     loaded = transformers.AutoConfig.from_pretrained(folder)
-    loaded._attn_implementation = "eager"
+    loaded._attn_implementation = loaded._experts_implementation = "eager"
     with torch.no_grad():
         model = getattr(transformers, kind)(copy.deepcopy(loaded)).float().eval()
         parameters = dict(model.named_parameters())

@@ -139,7 +139,7 @@ class FixedConfigKey:
             UserError: If it does; gives key and value.
         """
         value = config.get(self.their_key, self.value)
-        values = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list | tuple) else [value]
         if any(entry != self.value and not (entry is None and self.null) for entry in values):
             message = _unsupported_value_message(self.their_key, value, self.value)
             raise UserError(f"{message}: {self.advice}" if self.advice else message)
