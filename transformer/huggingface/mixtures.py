@@ -69,7 +69,7 @@ def _simplify_experts(config: Config, count_key: str, gating: Gating, *, router_
 
 
 def _restore_experts(config: Config, count_key: str, *gatings: Gating, router_bias: bool = False) -> Config:
-    """The inverse of `_simplify_experts`.
+    """Return a config.json with the keys that `_simplify_experts` reads in place of our config of experts.
 
     Raises:
         UserError: If the experts are none of a type with these gatings.
@@ -82,11 +82,13 @@ def _restore_experts(config: Config, count_key: str, *gatings: Gating, router_bi
     for name, value in (("router_bias", router_bias), ("every_n_layers", 1)):
         if experts[name] != value:
             raise UserError(f"config.model.experts.{name}={experts[name]} is not {value}")
+    balance_loss = {"router_aux_loss_coef": experts["balance_loss"]} if experts["balance_loss"] else {}
     return {
+        **without_keys(config, "experts"),
         count_key: experts["count"],
         "num_experts_per_tok": experts["top_k"],
-        "router_aux_loss_coef": experts["balance_loss"],
-        "output_router_logits": experts["balance_loss"] > 0,
+        "output_router_logits": bool(balance_loss),
+        **balance_loss,
     }
 
 
@@ -114,11 +116,8 @@ def _simplify_mixtral(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_mixtral(config: Config) -> Config:
-    return {
-        **restore_rotary(without_keys(config, "windows", "experts")),
-        **restore_sliding_window(config["windows"]),
-        **_restore_experts(config, "num_local_experts", Gating.TOP_K),
-    }
+    restored = _restore_experts(config, "num_local_experts", Gating.TOP_K)
+    return {**restore_rotary(without_keys(restored, "windows")), **restore_sliding_window(config["windows"])}
 
 
 MIXTRAL = dataclasses.replace(
@@ -160,10 +159,9 @@ def _simplify_qwen3_moe(config: Config, names: TensorNames) -> Config:
 
 def _restore_qwen3_moe(config: Config) -> Config:
     return {
-        **restore_rotary(without_keys(config, "windows", "experts")),
+        **restore_rotary(without_keys(_restore_gating(config), "windows")),
         **restore_sliding_window(config["windows"]),
         "use_sliding_window": bool(config["windows"]),
-        **_restore_gating(config),
     }
 
 
@@ -196,7 +194,7 @@ def _simplify_olmoe(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_olmoe(config: Config) -> Config:
-    return {**restore_rotary(without_keys(config, "experts")), **_restore_gating(config)}
+    return restore_rotary(_restore_gating(config))
 
 
 OLMOE = dataclasses.replace(
@@ -252,14 +250,15 @@ def _simplify_gpt_oss(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_gpt_oss(config: Config) -> Config:
-    restored = restore_rotary(without_keys(config, "windows", "experts"))
+    experts = _restore_experts(config, "num_local_experts", Gating.TOP_K, router_bias=True)
+    restored = restore_rotary(without_keys(experts, "windows"))
     if "rope_scaling" not in restored:
         restored["rope_parameters"] = {"rope_type": "default", "rope_theta": restored["rope_theta"]}
-    return {
-        **restored,
-        **restore_windows(config, config["windows"]),
-        **_restore_experts(config, "num_local_experts", Gating.TOP_K, router_bias=True),
-    }
+    windows = restore_windows(config, config["windows"])
+    if windows["sliding_window"] is None:
+        # Without layers that slide, the library needs a window all the same: that of the class.
+        del windows["sliding_window"]
+    return {**restored, **windows}
 
 
 GPT_OSS = dataclasses.replace(
