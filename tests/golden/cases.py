@@ -72,6 +72,7 @@ LONGROPE = {
 MIXTURE = LLAMA | {"max_position_embeddings": 40, "num_experts_per_tok": 2}
 MIXTRAL = MIXTURE | {"num_local_experts": 5}
 QWEN3_MOE = MIXTURE | {"num_experts": 5, "moe_intermediate_size": 20, "head_dim": 12}
+QWEN2_MOE = MIXTURE | {"num_experts": 5, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
 OLMOE = MIXTURE | {"num_experts": 5, "intermediate_size": 20}
 GPT_OSS = MIXTURE | {
     "num_local_experts": 5,
@@ -353,6 +354,14 @@ CASES = {
         },
         dtype="float32",
         seed=3,
+        new_tokens=32,
+    ),
+    "qwen2_moe": Case("Qwen2MoeForCausalLM", QWEN2_MOE, seed=1, new_tokens=32),
+    "qwen2_moe_window": Case(
+        "Qwen2MoeForCausalLM",
+        QWEN2_MOE | {"norm_topk_prob": True, "qkv_bias": False, "use_sliding_window": True, "sliding_window": 3},
+        dtype="float32",
+        seed=2,
         new_tokens=32,
     ),
     "olmoe": Case("OlmoeForCausalLM", OLMOE, seed=1, new_tokens=32),

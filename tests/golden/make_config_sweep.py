@@ -38,6 +38,7 @@ from cases import (
     NO_KV_HEADS,
     OLMOE,
     POSITIONS,
+    QWEN2_MOE,
     QWEN3_MOE,
     T5,
     VOCABULARY,
@@ -69,7 +70,7 @@ NESTED = {
 LONG_TEXTS = (
     *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
     *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3"),
-    *("mixtral", "qwen3_moe", "olmoe", "gpt_oss"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"),
 )
 LONG_LENGTH = POSITIONS + 6
 CASES = {
@@ -123,6 +124,7 @@ CASES = {
     ),
     "mixtral": ("MixtralForCausalLM", MIXTRAL | SHORT),
     "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN3_MOE | SHORT | {"sliding_window": 5}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", QWEN2_MOE | SHORT | {"use_sliding_window": True, "sliding_window": 5}),
     "olmoe": ("OlmoeForCausalLM", OLMOE | SHORT),
     "gpt_oss": ("GptOssForCausalLM", {key: GPT_OSS[key] for key in GPT_OSS if key != "rope_parameters"} | SHORT),
     "bert": ("BertForPreTraining", BERT),

@@ -38,6 +38,7 @@ from cases import (
     NO_KV_HEADS,
     OLMOE,
     OPT,
+    QWEN2_MOE,
     QWEN3_MOE,
     T5,
     XLNET,
@@ -84,6 +85,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPT", OPT | {"pad_token_id": 0}),
     "mixtral": ("Mixtral", MIXTRAL),
     "qwen3_moe": ("Qwen3Moe", QWEN3_MOE),
+    "qwen2_moe": ("Qwen2Moe", QWEN2_MOE),
     "olmoe": ("Olmoe", OLMOE),
     "gpt_oss": ("GptOss", GPT_OSS),
 }

@@ -86,6 +86,7 @@ OPTIONS = (
     "phi",
     "phi3",
     "qwen2_window",
+    "qwen2_moe_window",
     "qwen3",
     "qwen3_moe",
     "qwen3_moe_window",

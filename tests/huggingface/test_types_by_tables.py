@@ -47,6 +47,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
         ("mt5", "is_decoder", True),
         ("mixtral", "num_experts_per_tok", 6),
         ("mixtral", "num_local_experts", 0),
+        ("qwen2_moe", "shared_expert_intermediate_size", 0),
+        ("qwen2_moe", "layer_types", ["sliding_attention", "full_attention"]),
         ("qwen3_moe", "decoder_sparse_step", 2),
         ("qwen3_moe", "mlp_only_layers", [1]),
         ("qwen3_moe_window", "sliding_window", 1),
@@ -169,6 +171,8 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("mixtral", {"experts": EXPERTS | {"gating": "softmax"}}, "config.model.experts.gating=softmax is none of top_k"),
         ("olmoe", {"experts": {"count": 5}}, "config.model.experts.gating=noisy_top_k is none of top_k, softmax"),
         ("olmoe", {"experts": EXPERTS | {"router_bias": True}}, "config.model.experts.router_bias=True is not False"),
+        ("qwen2_moe", {"experts": EXPERTS}, "config.model.experts.shared_feed_forward=0 is not above 0"),
+        ("qwen3_moe", {"experts": EXPERTS | {"shared_feed_forward": 8}}, "shared_feed_forward=8 is not 0"),
         ("gpt_oss", {"experts": EXPERTS}, "config.model.experts.router_bias=False is not True"),
         ("gpt_oss", {"attention_sinks": False}, "config.model.attention_sinks=False is not True"),
         (

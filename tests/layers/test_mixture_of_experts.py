@@ -1,5 +1,6 @@
 """Mixtures of experts against a NumPy oracle: values, gradients, both losses, whatever the room; padding; ties."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from tests import programs
 from tests.gradients import check_gradient
 from tests.oracles import experts as oracle
+from tests.oracles.transformer import feed_forward
 from transformer.attention.capture import Capture
 from transformer.layers import mixture_of_experts as layer
 from transformer.layers.feed_forward import Activation, FeedForward
@@ -31,11 +33,13 @@ SITE = "here"
 def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> FunctionalModule[MixtureOfExperts]:
     config = MixtureOfExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
 
-    def make(builder: ParameterBuilder) -> FeedForward:
-        return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
+    def make(builder: ParameterBuilder, hidden: int = HIDDEN) -> FeedForward:
+        return FeedForward(WIDTH, hidden, activation=activation, bias=True, builder=builder)
 
+    hidden = config.shared_feed_forward
+    make_shared = functools.partial(make, hidden=hidden) if hidden else None
     return FunctionalModule(
-        lambda builder: MixtureOfExperts(config, WIDTH, make, builder=builder),
+        lambda builder: MixtureOfExperts(config, WIDTH, make, make_shared=make_shared, builder=builder),
         Precision(*2 * ("float64" if jax.config.jax_enable_x64 else "float32",)),
     )
 
@@ -130,6 +134,20 @@ def test_without_noise_the_gates_are_a_softmax_of_the_chosen_or_of_all(
     assert float(use.positions) == lengths_B.sum()
     sums = expected.gates.sum(axis=-1)[np.arange(LENGTH) < lengths_B[:, None]]
     assert (np.abs(sums - 1) < 1e-9).all() == (renormalized or top_k == COUNT)
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_shared_network_is_added_by_its_gate() -> None:
+    experts = functional(gating=Gating.SOFTMAX, top_k=3, shared_feed_forward=7)
+    params, x_BxTxE = given(experts)
+    lengths_B = np.array([LENGTH, 4, 7])
+    expected = oracle.mixture_without_noise(params, x_BxTxE, 3, silu, renormalized=False, lengths_B=lengths_B).outputs
+    gate_BxTx1 = 1 / (1 + np.exp(-x_BxTxE @ params["shared_gate"]["kernel"]))
+    expected = expected + gate_BxTx1 * feed_forward(params["shared"], x_BxTxE, "swiglu")
+    with jax.disable_jit():
+        y_BxTxE, _, _ = experts.bind(params)(jnp.asarray(x_BxTxE), lengths_B=jnp.asarray(lengths_B))
+    real = np.arange(LENGTH) < lengths_B[:, None]
+    np.testing.assert_allclose(np.asarray(y_BxTxE)[real], expected[real], atol=1e-10)
 
 
 @pytest.mark.slow

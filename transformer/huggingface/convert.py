@@ -85,6 +85,7 @@ _LANGUAGE = (
     mpt.MPT,
     opt.OPT,
     mixtures.MIXTRAL,
+    mixtures.QWEN2_MOE,
     mixtures.QWEN3_MOE,
     mixtures.OLMOE,
     mixtures.GPT_OSS,

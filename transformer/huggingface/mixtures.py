@@ -1,4 +1,4 @@
-"""Conversion of decoders whose blocks have mixtures of experts: Mixtral, Qwen 3 MoE, OLMoE and gpt-oss.
+"""Conversion of decoders whose blocks have mixtures of experts: Mixtral, Qwen 2 and 3 MoE, OLMoE and gpt-oss.
 
 Mixtral is of Jiang et al. 2024, OLMoE of Muennighoff et al. 2024, gpt-oss of OpenAI 2025.
 """
@@ -38,6 +38,7 @@ from transformer.huggingface.llama import (
     ROTARY_DECODER,
     SIZES,
     decoder_entries,
+    gated_entries,
     simplify_whole_heads,
 )
 from transformer.huggingface.tensor_layouts import MATRICES_BY_UNITS, SAME_AXES, VECTOR, VECTORS_BY_UNITS
@@ -45,6 +46,7 @@ from transformer.layers.mixture_of_experts import Gating, MixtureOfExpertsConfig
 
 _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms", "norm_placement": "pre"}
 _EXPERTS = ConfigKey("experts", "experts")
+_MLP = f"{LAYER}.mlp"
 _LOSS_KEYS = frozenset({"num_experts_per_tok", "router_aux_loss_coef", "output_router_logits"})
 _WIDTH_NORMS = {"self_attn.q_norm": "attention/query_norm/norm", "self_attn.k_norm": "attention/key_norm/norm"}
 
@@ -64,12 +66,21 @@ def _simplify_experts(config: Config, count_key: str, gating: Gating, *, router_
             "the number of experts"
         )
     balance_loss = config["router_aux_loss_coef"] if config["output_router_logits"] else 0.0
-    values = {"count": count, "top_k": top_k, "gating": gating.value, "router_bias": router_bias}
+    values: Config = {"count": count, "top_k": top_k, "gating": gating.value, "router_bias": router_bias}
     return {**to_config(MixtureOfExpertsConfig()), **values, "balance_loss": balance_loss}
 
 
-def _restore_experts(config: Config, count_key: str, *gatings: Gating, router_bias: bool = False) -> Config:
+def _restore_experts(
+    config: Config, count_key: str, *gatings: Gating, router_bias: bool = False, shared: bool = False
+) -> Config:
     """Return a config.json with the keys that `_simplify_experts` reads in place of our config of experts.
+
+    Args:
+        config: The config.
+        count_key: The key of the number of experts.
+        gatings: The gatings of the type.
+        router_bias: Whether its router has a bias.
+        shared: Whether it has a shared network.
 
     Raises:
         UserError: If the experts are none of a type with these gatings.
@@ -82,6 +93,11 @@ def _restore_experts(config: Config, count_key: str, *gatings: Gating, router_bi
     for name, value in (("router_bias", router_bias), ("every_n_layers", 1)):
         if experts[name] != value:
             raise UserError(f"config.model.experts.{name}={experts[name]} is not {value}")
+    if bool(experts["shared_feed_forward"]) != shared:
+        supported = "above 0" if shared else "0"
+        raise UserError(
+            f"config.model.experts.shared_feed_forward={experts['shared_feed_forward']} is not {supported}"
+        )
     balance_loss = {"router_aux_loss_coef": experts["balance_loss"]} if experts["balance_loss"] else {}
     return {
         **without_keys(config, "experts"),
@@ -140,8 +156,8 @@ def _gating(config: Config) -> Gating:
     return Gating.TOP_K if config["norm_topk_prob"] else Gating.SOFTMAX
 
 
-def _restore_gating(config: Config) -> Config:
-    restored = _restore_experts(config, "num_experts", Gating.TOP_K, Gating.SOFTMAX)
+def _restore_gating(config: Config, *, shared: bool = False) -> Config:
+    restored = _restore_experts(config, "num_experts", Gating.TOP_K, Gating.SOFTMAX, shared=shared)
     return {**restored, "norm_topk_prob": config["experts"]["gating"] == Gating.TOP_K.value}
 
 
@@ -165,8 +181,9 @@ def _restore_qwen3_moe(config: Config) -> Config:
     }
 
 
+_EXPERTS_IN_ALL_LAYERS = (CAUSAL, FixedConfigKey("decoder_sparse_step", 1), FixedConfigKey("mlp_only_layers", None))
 # `intermediate_size` is of layers without experts, of which none is read.
-_QWEN3_MOE_SIZES = tuple(
+_QWEN_MOE_SIZES = tuple(
     dataclasses.replace(key, their_key="moe_intermediate_size") if key.our_key == "feed_forward" else key
     for key in SIZES
 )
@@ -175,17 +192,75 @@ QWEN3_MOE = dataclasses.replace(
     LLAMA,
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
-    config_keys=(*_QWEN3_MOE_SIZES, *RMS_KEYS, ATTENTION_BIAS, ConfigKey("windows", "attention_windows"), _EXPERTS),
+    config_keys=(*_QWEN_MOE_SIZES, *RMS_KEYS, ATTENTION_BIAS, ConfigKey("windows", "attention_windows"), _EXPERTS),
     fixed_fields={**_FIXED, "query_key_norm": "head"},
     bare_architecture="Qwen3MoeModel",
-    fixed_keys=(CAUSAL, FixedConfigKey("mlp_only_layers", None)),
-    tensor_entries=decoder_entries(PRE_NORMS | HEAD_NORMS, _expert_entries(f"{LAYER}.mlp", _PROJECTIONS)),
+    fixed_keys=_EXPERTS_IN_ALL_LAYERS,
+    tensor_entries=decoder_entries(PRE_NORMS | HEAD_NORMS, _expert_entries(_MLP, _PROJECTIONS)),
     key_aliases={"num_local_experts": "num_experts"},
     simplify_config=_simplify_qwen3_moe,
     simplified_keys=ROTARY_KEYS
     | _LOSS_KEYS
     | {"sliding_window", "use_sliding_window", "num_experts", "norm_topk_prob", "intermediate_size"},
     restore_config=_restore_qwen3_moe,
+)
+
+
+def _simplify_qwen2_moe(config: Config, names: TensorNames) -> Config:
+    slides, types = config["use_sliding_window"], config["layer_types"]
+    if types is None:
+        types = [
+            "sliding_attention" if slides and number % 2 == 0 and number < config["max_window_layers"] else "full_attention"
+            for number in range(config["num_hidden_layers"])
+        ]
+    hidden = config["shared_expert_intermediate_size"]
+    if hidden < 1:
+        raise UserError(f"config.json has shared_expert_intermediate_size={hidden}; it must be at least 1")
+    experts = _simplify_experts(config, "num_experts", _gating(config))
+    return {
+        **simplify_whole_heads(config),
+        "windows": windows_of_layers({**config, "sliding_window": config["sliding_window"] if slides else None}, types),
+        "experts": {**experts, "shared_feed_forward": hidden},
+    }
+
+
+def _restore_qwen2_moe(config: Config) -> Config:
+    windows = restore_windows(config, config["windows"])
+    return {
+        **restore_rotary(without_keys(_restore_gating(config, shared=True), "windows")),
+        **windows,
+        "use_sliding_window": windows["sliding_window"] is not None,
+        "shared_expert_intermediate_size": config["experts"]["shared_feed_forward"],
+    }
+
+
+def _qwen2_moe_entries() -> Iterator[TensorEntry]:
+    """Yield the entries of experts and of the network that they share."""
+    yield from _expert_entries(_MLP, _PROJECTIONS)
+    yield from gated_entries(f"{_MLP}.shared_expert", "layers/experts/shared")
+    yield from linear_entries(f"{_MLP}.shared_expert_gate", "layers/experts/shared_gate")
+
+
+QWEN2_MOE = dataclasses.replace(
+    QWEN3_MOE,
+    model_type="qwen2_moe",
+    architecture="Qwen2MoeForCausalLM",
+    config_keys=(
+        *_QWEN_MOE_SIZES,
+        *RMS_KEYS,
+        ConfigKey("qkv_bias", "biases", values={True: "query_key_value", False: "none"}),
+        ConfigKey("windows", "attention_windows"),
+        _EXPERTS,
+    ),
+    fixed_fields=_FIXED,
+    bare_architecture="Qwen2MoeModel",
+    tensor_entries=decoder_entries(PRE_NORMS, _qwen2_moe_entries()),
+    key_aliases={},
+    simplify_config=_simplify_qwen2_moe,
+    simplified_keys=QWEN3_MOE.simplified_keys
+    | LAYER_TYPE_KEYS
+    | {"max_window_layers", "shared_expert_intermediate_size"},
+    restore_config=_restore_qwen2_moe,
 )
 
 
@@ -204,7 +279,7 @@ OLMOE = dataclasses.replace(
     config_keys=(*SIZES, *RMS_KEYS, ATTENTION_BIAS, _EXPERTS),
     fixed_fields={**_FIXED, "query_key_norm": "width", "attention_windows": ()},
     bare_architecture="OlmoeModel",
-    tensor_entries=decoder_entries(PRE_NORMS | _WIDTH_NORMS, _expert_entries(f"{LAYER}.mlp", _PROJECTIONS)),
+    tensor_entries=decoder_entries(PRE_NORMS | _WIDTH_NORMS, _expert_entries(_MLP, _PROJECTIONS)),
     key_aliases={"num_local_experts": "num_experts"},
     simplify_config=_simplify_olmoe,
     simplified_keys=ROTARY_KEYS | _LOSS_KEYS | {"num_experts", "norm_topk_prob"},
@@ -221,7 +296,6 @@ _GPT_OSS_ROTARY: Config = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-_MLP = f"{LAYER}.mlp"
 _NETWORKS = "layers/experts/networks"
 
 

@@ -56,6 +56,8 @@ class MixtureOfExpertsConfig(Config, path="config.model.experts"):
         top_k: Experts that each position uses.
         gating: How a position's gates follow from the router's logits.
         router_bias: Whether the router's logits have a bias, x W_g + b.
+        shared_feed_forward: Hidden units of a network that all positions use beside their experts (Dai et al. 2024,
+            section 3.2), with a gate of its own as in Qwen's code; 0 means none.
         every_n_layers: Every how many blocks have experts in place of the feed-forward network: the last block of each
             period; 2 in GShard (Lepikhin et al. 2021).
         importance_loss: Weight of the importance loss of gating NOISY_TOP_K (w_importance, appendix A).
@@ -73,6 +75,7 @@ class MixtureOfExpertsConfig(Config, path="config.model.experts"):
     top_k: int = 2
     gating: Gating = Gating.NOISY_TOP_K
     router_bias: bool = False
+    shared_feed_forward: NonNegativeInt = 0
     every_n_layers: PositiveInt = 1
     importance_loss: NonNegativeFloat = 0.1
     load_loss: NonNegativeFloat = 0.1
@@ -236,6 +239,8 @@ def squared_coefficient_of_variation(x: Float[Array, " X"]) -> Float[Array, ""]:
 class MixtureOfExperts(Module):
     """A mixture of experts: y = sum_i G(x)_i E_i(x) (Shazeer et al. 2017, equation 1).
 
+    With a shared network E_s, sigmoid(x w_s) E_s(x) is added.
+
     With noise, W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes up to its
     capacity in one pass, and makes further passes while any expert has rows left: the result is exact whatever the
     capacity, and an example's result does not depend on the rest of the batch.
@@ -244,6 +249,7 @@ class MixtureOfExperts(Module):
         config: Number of experts, k and capacity.
         width: Input and output features.
         make: Builds one expert.
+        make_shared: Builds the shared network; None means none.
         builder: Makes the parameters.
     """
 
@@ -253,6 +259,7 @@ class MixtureOfExperts(Module):
         width: int,
         make: Callable[[ParameterBuilder], FeedForward],
         *,
+        make_shared: Callable[[ParameterBuilder], FeedForward] | None = None,
         builder: ParameterBuilder,
     ):
         to_experts = functools.partial(Linear, (("embed", width),), (("features", config.count),))
@@ -264,6 +271,9 @@ class MixtureOfExperts(Module):
             # Without noise, a router that begins at zero would select the same experts for all positions.
             self.router, self.noise = to_experts(bias=config.router_bias, builder=builder), None
         self.networks = builder.stack(make, config.count, axis="experts")
+        self.shared = None if make_shared is None else make_shared(builder)
+        to_gate = functools.partial(Linear, (("embed", width),), (("features", 1),), bias=False)
+        self.shared_gate = None if make_shared is None else to_gate(builder=builder)
         self.config = config
 
     def __call__(
@@ -314,7 +324,10 @@ class MixtureOfExperts(Module):
             _split_into_groups(array, groups) for array in (x_BxTxE, gates_BxTxK, routing.experts, real_BxTx1)
         )
         y_GxSxNxE = self._apply_experts(x_GxSxNxE, gates_GxSxNxK.astype(x_BxTxE.dtype), experts_GxSxNxK, real_GxSxNx1)
-        return _merge_groups(y_GxSxNxE, groups, batch, length), captured, balance
+        y_BxTxE = _merge_groups(y_GxSxNxE, groups, batch, length)
+        if self.shared is not None and self.shared_gate is not None:
+            y_BxTxE += jax.nn.sigmoid(self.shared_gate(x_BxTxE)) * self.shared(x_BxTxE)
+        return y_BxTxE, captured, balance
 
     def _route(self, x_BxTxE: Array, key: Key[Array, ""] | None) -> Routing:
         """Select experts by logits of float32 or wider."""

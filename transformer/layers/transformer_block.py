@@ -147,16 +147,19 @@ class Block(Module):
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = make_later_residual() if cross else None
 
-        def make_feed_forward(builder: ParameterBuilder) -> FeedForward:
+        def make_feed_forward(builder: ParameterBuilder, hidden: int = config.feed_forward) -> FeedForward:
             bias = config.biases.in_feed_forward
-            return FeedForward(
-                config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
+            return FeedForward(config.width, hidden, activation=config.activation, bias=bias, builder=builder)
+
+        def make_experts() -> MixtureOfExperts:
+            hidden = config.experts.shared_feed_forward
+            make_shared = functools.partial(make_feed_forward, hidden=hidden) if hidden else None
+            return MixtureOfExperts(
+                config.experts, config.width, make_feed_forward, make_shared=make_shared, builder=builder
             )
 
         self.feed_forward = None if experts else make_feed_forward(builder)
-        self.experts = (
-            MixtureOfExperts(config.experts, config.width, make_feed_forward, builder=builder) if experts else None
-        )
+        self.experts = make_experts() if experts else None
         self.feed_forward_residual = make_later_residual()
 
     @property
