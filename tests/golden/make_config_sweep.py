@@ -122,7 +122,7 @@ CASES = {
         "Phi3ForCausalLM",
         LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 12, "sliding_window": 5},
     ),
-    "mixtral": ("MixtralForCausalLM", MIXTRAL | SHORT),
+    "mixtral": ("MixtralForCausalLM", MIXTRAL | SHORT | {"head_dim": 8}),
     "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN3_MOE | SHORT | {"sliding_window": 5}),
     "qwen2_moe": ("Qwen2MoeForCausalLM", QWEN2_MOE | SHORT | {"use_sliding_window": True, "sliding_window": 5}),
     "olmoe": ("OlmoeForCausalLM", OLMOE | SHORT),
@@ -390,7 +390,7 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
         else:
             inputs = {"input_ids": ids}
         output = model(**inputs, return_dict=True)
-    found = [output[name].ravel() for name in output if "logits" in name]
+    found = [output[name].ravel() for name in output if "logits" in name and name != "router_logits"]
     return torch.cat(found).numpy()
 
 

@@ -302,9 +302,15 @@ def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
         ({"count": 4, "top_k": 4}, r"config\.model\.experts\.top_k=4 of count=4 .* below the count"),
         ({"count": 4, "every_n_layers": 0}, r"config\.model\.experts\.every_n_layers=0 must be at least 1"),
         ({"count": 4, "load_loss": -0.1}, r"config\.model\.experts\.load_loss=-0\.1 must be at least 0"),
-        ({"count": 4, "gating": Gating.TOP_K, "top_k": 0}, r"config\.model\.experts\.top_k=0 of count=4 must be at least 1"),
+        (
+            {"count": 4, "gating": Gating.TOP_K, "top_k": 0},
+            r"config\.model\.experts\.top_k=0 of count=4 must be at least 1",
+        ),
         ({"count": 4, "gating": Gating.SOFTMAX, "top_k": 5}, r"top_k=5 of count=4 .* not above the count"),
-        ({"count": 4, "gating": Gating.TOP_K, "load_loss": 0.2}, r"load_loss=0\.2 is of gating noisy_top_k, and .*=top_k"),
+        (
+            {"count": 4, "gating": Gating.TOP_K, "load_loss": 0.2},
+            r"load_loss=0\.2 is of gating noisy_top_k, and .*=top_k",
+        ),
         ({"count": 4, "balance_loss": 0.2}, r"balance_loss=0\.2 is of gating top_k and softmax, and .*=noisy_top_k"),
         ({"count": 4, "router_bias": True}, r"router_bias=True is of gating top_k and softmax"),
         ({"count": 4, "balance_loss": -1.0}, r"config\.model\.experts\.balance_loss=-1\.0 must be at least 0"),

@@ -155,8 +155,8 @@ _READ_BEYOND_CLASSES = (
     FixedConfigKey(
         "quantization_config",
         None,
-        advice="only float weights can be read; load the model in transformers with dequantize=True in its quantization "
-        "config, and write it anew with save_pretrained",
+        advice="only float weights can be read; load the model in transformers with dequantize=True in its "
+        "quantization config, and write it anew with save_pretrained",
     ),
     FixedConfigKey("tie_encoder_decoder", False),
     FixedConfigKey("transformers_weights", None),

@@ -51,7 +51,7 @@ HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {
 """The heads of which transformers 5.24.0 has a class, by `model_type`, each with the name of its layer's tensors."""
 
 # The types whose class for questions calls the body `transformer`, and their other classes `model`.
-_RENAMED_FOR_QUESTIONS = ("llama", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+_RENAMED_FOR_QUESTIONS = ("llama", "ministral", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 
 
 def with_heads(spec: ConversionSpec) -> ConversionSpec:

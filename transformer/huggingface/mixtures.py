@@ -95,9 +95,7 @@ def _restore_experts(
             raise UserError(f"config.model.experts.{name}={experts[name]} is not {value}")
     if bool(experts["shared_feed_forward"]) != shared:
         supported = "above 0" if shared else "0"
-        raise UserError(
-            f"config.model.experts.shared_feed_forward={experts['shared_feed_forward']} is not {supported}"
-        )
+        raise UserError(f"config.model.experts.shared_feed_forward={experts['shared_feed_forward']} is not {supported}")
     balance_loss = {"router_aux_loss_coef": experts["balance_loss"]} if experts["balance_loss"] else {}
     return {
         **without_keys(config, "experts"),
@@ -206,11 +204,19 @@ QWEN3_MOE = dataclasses.replace(
 )
 
 
+def _restore_windows(config: Config) -> Config:
+    """As `restore_windows`; without layers that slide the library needs a window all the same, that of the class."""
+    windows = restore_windows(config, config["windows"])
+    return windows if windows["sliding_window"] is not None else without_keys(windows, "sliding_window")
+
+
 def _simplify_qwen2_moe(config: Config, names: TensorNames) -> Config:
     slides, types = config["use_sliding_window"], config["layer_types"]
     if types is None:
         types = [
-            "sliding_attention" if slides and number % 2 == 0 and number < config["max_window_layers"] else "full_attention"
+            "sliding_attention"
+            if slides and number % 2 == 0 and number < config["max_window_layers"]
+            else "full_attention"
             for number in range(config["num_hidden_layers"])
         ]
     hidden = config["shared_expert_intermediate_size"]
@@ -225,11 +231,11 @@ def _simplify_qwen2_moe(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_qwen2_moe(config: Config) -> Config:
-    windows = restore_windows(config, config["windows"])
+    windows = _restore_windows(config)
     return {
         **restore_rotary(without_keys(_restore_gating(config, shared=True), "windows")),
         **windows,
-        "use_sliding_window": windows["sliding_window"] is not None,
+        "use_sliding_window": "sliding_window" in windows,
         "shared_expert_intermediate_size": config["experts"]["shared_feed_forward"],
     }
 
@@ -328,11 +334,7 @@ def _restore_gpt_oss(config: Config) -> Config:
     restored = restore_rotary(without_keys(experts, "windows"))
     if "rope_scaling" not in restored:
         restored["rope_parameters"] = {"rope_type": "default", "rope_theta": restored["rope_theta"]}
-    windows = restore_windows(config, config["windows"])
-    if windows["sliding_window"] is None:
-        # Without layers that slide, the library needs a window all the same: that of the class.
-        del windows["sliding_window"]
-    return {**restored, **windows}
+    return {**restored, **_restore_windows(config)}
 
 
 GPT_OSS = dataclasses.replace(
