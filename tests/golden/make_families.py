@@ -23,8 +23,8 @@ they can, though several go through float32 in norms, rotary angles and softmaxe
     losses           [3], where the case trains: the mean loss of the next tokens with the balance loss of experts, that
                      balance loss alone without its weight, and the first after a step of gradient descent of rate RATE
     generated        int32 [P, 8 or 32] greedy continuations of the prompts, never ended by a token; for an
-                     encoder-decoder [B, <= 8] continuations of the start token, padded behind the end token; no token is
-                     forced
+                     encoder-decoder [B, <= 8] continuations of the start token, padded behind the end token; no token
+                     is forced
 
 Values at padded queries are zero here: they mean nothing. Floats are float32.
 """

@@ -242,8 +242,8 @@ class MixtureOfExperts(Module):
     With a shared network E_s, sigmoid(x w_s) E_s(x) is added.
 
     With noise, W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes
-    up to its capacity in one pass, and makes further passes while any expert has rows left: the result is exact whatever
-    the capacity, and an example's result does not depend on the rest of the batch.
+    up to its capacity in one pass, and makes further passes while any expert has rows left: the result is exact
+    whatever the capacity, and an example's result does not depend on the rest of the batch.
 
     Args:
         config: Number of experts, k and capacity.
