@@ -68,6 +68,19 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.5, 2.0],
     "long_factor": [1.2, 2.0, 3.5, 4.0],
 }
+# Mixtures of experts, in texts of 32 tokens behind their prompts.
+MIXTURE = LLAMA | {"max_position_embeddings": 40, "num_experts_per_tok": 2}
+MIXTRAL = MIXTURE | {"num_local_experts": 5}
+QWEN3_MOE = MIXTURE | {"num_experts": 5, "moe_intermediate_size": 20, "head_dim": 12}
+QWEN2_MOE = MIXTURE | {"num_experts": 5, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28}
+OLMOE = MIXTURE | {"num_experts": 5, "intermediate_size": 20}
+GPT_OSS = MIXTURE | {
+    "num_local_experts": 5,
+    "intermediate_size": 20,
+    "head_dim": 12,
+    "sliding_window": 3,
+    "rope_parameters": YARN | {"truncate": False},
+}
 FALCON = {
     "vocab_size": VOCABULARY,
     "hidden_size": WIDTH,
@@ -119,6 +132,10 @@ class Case:
     dtype: str = "float64"
     """Not float64 where the library cannot: its XLNet mixes types, a window of nothing but padding gives no number."""
     generates: bool = True
+    new_tokens: int = 8
+    """How many tokens are generated."""
+    trains: bool = False
+    """Whether the losses before and after a step of gradient descent are recorded."""
 
 
 CASES = {
@@ -325,6 +342,63 @@ CASES = {
     ),
     "bloom": Case(
         "BloomForCausalLM", {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "n_layer": 2, "n_head": HEADS}, seed=15
+    ),
+    "mixtral": Case(
+        "MixtralForCausalLM",
+        MIXTRAL | {"output_router_logits": True, "router_aux_loss_coef": 0.05},
+        seed=1,
+        new_tokens=32,
+        trains=True,
+    ),
+    "mixtral_window": Case(
+        "MixtralForCausalLM",
+        MIXTRAL | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 3, "num_experts_per_tok": 1},
+        dtype="float32",
+        seed=2,
+        new_tokens=32,
+    ),
+    "qwen3_moe": Case("Qwen3MoeForCausalLM", QWEN3_MOE | {"norm_topk_prob": True}, seed=1, new_tokens=32),
+    "qwen3_moe_window": Case(
+        "Qwen3MoeForCausalLM",
+        QWEN3_MOE
+        | {
+            "num_experts_per_tok": 3,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 3,
+            "rope_parameters": YARN,
+        },
+        dtype="float32",
+        seed=3,
+        new_tokens=32,
+    ),
+    "qwen2_moe": Case("Qwen2MoeForCausalLM", QWEN2_MOE, seed=1, new_tokens=32),
+    "qwen2_moe_window": Case(
+        "Qwen2MoeForCausalLM",
+        QWEN2_MOE | {"norm_topk_prob": True, "qkv_bias": False, "use_sliding_window": True, "sliding_window": 3},
+        dtype="float32",
+        seed=2,
+        new_tokens=32,
+    ),
+    "olmoe": Case("OlmoeForCausalLM", OLMOE, seed=1, new_tokens=32),
+    "olmoe_norm": Case(
+        "OlmoeForCausalLM",
+        OLMOE | {"norm_topk_prob": True, "attention_bias": True, "hidden_act": "gelu", "num_experts_per_tok": 4},
+        seed=2,
+        new_tokens=32,
+    ),
+    "gpt_oss": Case("GptOssForCausalLM", GPT_OSS, seed=1, new_tokens=32),
+    "gpt_oss_full": Case(
+        "GptOssForCausalLM",
+        GPT_OSS
+        | {
+            "attention_bias": False,
+            "layer_types": ["full_attention", "full_attention"],
+            "num_experts_per_tok": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+        seed=2,
+        new_tokens=32,
     ),
     "xlnet": Case(
         "XLNetLMHeadModel",

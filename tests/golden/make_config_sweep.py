@@ -29,14 +29,19 @@ from cases import (
     BERT,
     FEED_FORWARD,
     GPT2,
+    GPT_OSS,
     HEADS,
     LLAMA,
     LLAMA3,
     LONGROPE,
     MARIAN,
+    MIXTRAL,
     MODERNBERT,
     NO_KV_HEADS,
+    OLMOE,
     POSITIONS,
+    QWEN2_MOE,
+    QWEN3_MOE,
     T5,
     VOCABULARY,
     WIDTH,
@@ -60,6 +65,7 @@ TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
 # Parameters that no logits depend on: the others are drawn as without them.
 UNREAD = ("embeddings.mask_token", "vision_model.head.")
 GPT = GPT2 | {"n_layer": 2}
+SHORT = {"max_position_embeddings": POSITIONS}
 GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5}
 NESTED = {
     "rope_parameters": {
@@ -71,6 +77,7 @@ NESTED = {
 LONG_TEXTS = (
     *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
     *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3", "modernbert"),
+    *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"),
 )
 LONG_LENGTH = POSITIONS + 6
 CASES = {
@@ -122,6 +129,11 @@ CASES = {
         "Phi3ForCausalLM",
         LLAMA | {"rope_parameters": LONGROPE, "original_max_position_embeddings": 12, "sliding_window": 5},
     ),
+    "mixtral": ("MixtralForCausalLM", MIXTRAL | SHORT | {"head_dim": 8}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", QWEN3_MOE | SHORT | {"sliding_window": 5}),
+    "qwen2_moe": ("Qwen2MoeForCausalLM", QWEN2_MOE | SHORT | {"use_sliding_window": True, "sliding_window": 5}),
+    "olmoe": ("OlmoeForCausalLM", OLMOE | SHORT),
+    "gpt_oss": ("GptOssForCausalLM", {key: GPT_OSS[key] for key in GPT_OSS if key != "rope_parameters"} | SHORT),
     "bert": ("BertForPreTraining", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 12}),
@@ -311,6 +323,7 @@ VALUES: dict[str, list[Any]] = {
     "rope_scaling": ROTATIONS,
     "attention_multiplier": [0.2, 0.35355, 1e-3],
     **{key: [0.22, 4.0] for key in ("logits_scaling", "residual_multiplier", "embedding_multiplier")},
+    "mlp_only_layers": [[], [0], [1], [5]],
     "per_layer_config": [{"1": {"num_attention_heads": 2}}, {"1": {"intermediate_size": FEED_FORWARD}}],
     "mlp_ratio": [1, 2, 3, 4, 1.5],
     "layerscale_value": [1e-5, 0.0],
@@ -328,6 +341,12 @@ FOREIGN = [
     "local_rope_theta",
     "attn_logit_softcapping",
     "clip_qkv",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "num_local_experts",
+    "shared_expert_intermediate_size",
     "final_logit_softcapping",
     "logits_scaling",
     "no_rope_layers",
@@ -389,7 +408,7 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
     """What a model of this config.json computes, all numbers in one row."""
     (folder / "config.json").write_text(json.dumps(config))
     loaded = transformers.AutoConfig.from_pretrained(folder)
-    loaded._attn_implementation = "eager"
+    loaded._attn_implementation = loaded._experts_implementation = "eager"
     with torch.no_grad():
         model = getattr(transformers, kind)(copy.deepcopy(loaded)).float().eval()
         parameters = dict(model.named_parameters())
@@ -409,8 +428,10 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
         else:
             inputs = {"input_ids": ids}
         output = model(**inputs, return_dict=True)
-    names = [name for name in output if "logits" in name] or ("last_hidden_state", "pooler_output")
-    found = [output[name].ravel() for name in names if output.get(name) is not None]
+    names = [name for name in output if "logits" in name and name != "router_logits"]
+    found = [
+        output[name].ravel() for name in names or ("last_hidden_state", "pooler_output") if output.get(name) is not None
+    ]
     return torch.cat(found).numpy()
 
 

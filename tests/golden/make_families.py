@@ -20,8 +20,11 @@ they can, though several go through float32 in norms, rotary angles and softmaxe
     attention        [L, B, H, T, T]; encoder_attention, decoder_attention, cross_attention for an encoder-decoder
     pooled, next_sentence           [B, E], [B, 2]: of BERT's pretraining heads
     prompts, prompt_lengths         int32 [P, T], [P]; each was continued alone, without padding
-    generated        int32 [P, 8] greedy continuations of the prompts, never ended by a token; for an encoder-decoder
-                     [B, <= 8] continuations of the start token, padded behind the end token; no token is forced
+    losses           [3], where the case trains: the mean loss of the next tokens with the balance loss of experts, that
+                     balance loss alone without its weight, and the first after a step of gradient descent of rate RATE
+    generated        int32 [P, 8 or 32] greedy continuations of the prompts, never ended by a token; for an
+                     encoder-decoder [B, <= 8] continuations of the start token, padded behind the end token; no token
+                     is forced
 
 Values at padded queries are zero here: they mean nothing. Floats are float32.
 """
@@ -43,7 +46,8 @@ from safetensors.numpy import save_file
 from weights import random_weights
 
 FOLDER = Path(__file__).with_name("families")
-LENGTHS, TARGET_LENGTHS, PROMPT_LENGTHS, NEW_TOKENS = (9, 5, 2), (4, 7, 2), (5, 2), 8
+LENGTHS, TARGET_LENGTHS, PROMPT_LENGTHS = (9, 5, 2), (4, 7, 2), (5, 2)
+RATE = 0.05
 FIRST_TOKEN, LAST_TOKEN = 6, 51  # those outside are special in one case or another
 CLOSE = 1e-3  # greedy choices nearer than this could fall the other way in float32
 VARIED = 3  # so many different tokens at least, or a wrong step could go unseen
@@ -82,6 +86,7 @@ def load(case: Case) -> tuple[Any, dict[str, Any], dict[str, tuple[int, ...]]]:
             folder,
             dtype=getattr(torch, case.dtype),
             attn_implementation="eager",
+            experts_implementation="eager",
             local_files_only=True,
             output_loading_info=True,
         )
@@ -131,13 +136,26 @@ def forward(model: Any, case: Case, pad: int, start: int) -> dict[str, np.ndarra
     return found
 
 
-def continue_greedily(model: Any, **inputs: torch.Tensor) -> np.ndarray:
+def train(model: Any, pad: int) -> dict[str, np.ndarray]:
+    """The losses of the batch, before and after a step on all parameters."""
+    ids, mask = torch.tensor(padded(LENGTHS, pad, seed=1)).long(), torch.tensor(real(LENGTHS))
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": torch.where(mask == 1, ids, -100)}
+    before = model(**inputs)
+    before.loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= RATE * parameter.grad
+        after = model(**inputs)
+    return {"losses": torch.stack([before.loss, before.aux_loss, after.loss]).detach().numpy()}
+
+
+def continue_greedily(model: Any, new_tokens: int, **inputs: torch.Tensor) -> np.ndarray:
     """The tokens behind the prompt, or behind the start token of an encoder-decoder; refuses near ties and monotony."""
     output = model.generate(
         **inputs,
         do_sample=False,
         num_beams=1,
-        max_new_tokens=NEW_TOKENS,
+        max_new_tokens=new_tokens,
         output_logits=True,
         return_dict_in_generate=True,
     )
@@ -159,13 +177,14 @@ def generate(model: Any, case: Case, pad: int) -> dict[str, np.ndarray]:
     settings.pad_token_id, settings.forced_eos_token_id = pad, None
     if case.kind == "encoder_decoder":
         source, mask = torch.tensor(padded(LENGTHS, pad, seed=1)).long(), torch.tensor(real(LENGTHS))
-        return {"generated": continue_greedily(model, input_ids=source, attention_mask=mask)}
+        return {"generated": continue_greedily(model, case.new_tokens, input_ids=source, attention_mask=mask)}
     settings.eos_token_id = None
     prompts = padded(PROMPT_LENGTHS, pad, seed=3)
     rows = []
     for prompt, length in zip(prompts, PROMPT_LENGTHS, strict=True):
         ids = torch.tensor(prompt[None, :length]).long()
-        rows.append(continue_greedily(model, input_ids=ids, attention_mask=torch.ones_like(ids)))
+        mask = torch.ones_like(ids)
+        rows.append(continue_greedily(model, case.new_tokens, input_ids=ids, attention_mask=mask))
     return {"prompts": prompts, "prompt_lengths": np.int32(PROMPT_LENGTHS), "generated": np.concatenate(rows)}
 
 
@@ -177,6 +196,8 @@ def record(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays = forward(model, case, pad, config.get("decoder_start_token_id"))
         if case.kind != "encoder" and case.generates:
             arrays |= generate(model, case, pad)
+    if case.trains:
+        arrays |= train(model, pad)
     about = {"architecture": case.architecture, "kind": case.kind, "config": config, "shapes": shapes}
     return about | {"seed": case.seed}, arrays
 

@@ -25,7 +25,25 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import BERT, DISTILBERT, FALCON, GPT2, LLAMA, MARIAN, MPT, NO_KV_HEADS, OPT, T5, XLNET, Case
+from cases import (
+    BERT,
+    DISTILBERT,
+    FALCON,
+    GPT2,
+    GPT_OSS,
+    LLAMA,
+    MARIAN,
+    MIXTRAL,
+    MPT,
+    NO_KV_HEADS,
+    OLMOE,
+    OPT,
+    QWEN2_MOE,
+    QWEN3_MOE,
+    T5,
+    XLNET,
+    Case,
+)
 from make_families import LENGTHS, TARGET_LENGTHS, load, padded, real
 
 FILE = Path(__file__).with_name("heads.npz")
@@ -65,6 +83,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("Falcon", FALCON | {"pad_token_id": 0}),
     "mpt": ("Mpt", MPT | {"pad_token_id": 0}),
     "opt": ("OPT", OPT | {"pad_token_id": 0}),
+    "mixtral": ("Mixtral", MIXTRAL),
+    "qwen3_moe": ("Qwen3Moe", QWEN3_MOE),
+    "qwen2_moe": ("Qwen2Moe", QWEN2_MOE),
+    "olmoe": ("Olmoe", OLMOE),
+    "gpt_oss": ("GptOss", GPT_OSS),
 }
 IMAGES = {
     "hidden_size": 16,

@@ -71,21 +71,28 @@ OPTIONS = (
     "gpt2_gelu",
     "gpt_bigcode_heads",
     "gpt_neox_pre",
+    "gpt_oss_full",
     "gptj_part",
     "llama_linear",
     "llama_tied",
     "marian_relu",
     "ministral",
     "modernbert_options",
+    "mixtral_window",
     "mpt_six_heads",
     "mt5",
     "mt5_tied",
     "olmo2",
+    "olmoe",
+    "olmoe_norm",
     "opt_post",
     "phi",
     "phi3",
     "qwen2_window",
+    "qwen2_moe_window",
     "qwen3",
+    "qwen3_moe",
+    "qwen3_moe_window",
     "stablelm_parallel",
     "starcoder2_window",
     "t5_gated",
@@ -126,6 +133,35 @@ def test_logits_states_and_maps_are_those_recorded(name: str, tmp_path: Path) ->
     for extra in {"pooled", "next_sentence"} & recorded.arrays.keys():
         message = RENEW.format(what=extra, architecture=recorded.about["architecture"])
         np.testing.assert_allclose(found[extra], recorded.arrays[extra], rtol=0, atol=1e-4, err_msg=message)
+
+
+@pytest.mark.parametrize("name", ["mixtral"])
+def test_losses_before_and_after_a_step_are_those_recorded(name: str, tmp_path: Path) -> None:
+    recorded = recording(name)
+    model, params = model_of(name, recorded, tmp_path)
+    inputs, lengths = inputs_of(recorded), recorded.arrays["lengths"]
+    expected, balance, after = recorded.arrays["losses"]
+    is_target = jnp.asarray(np.arange(1, lengths.max()) < lengths[:, None])
+
+    def loss(params: PyTree) -> tuple[jax.Array, jax.Array]:
+        variables = Variables(params, {})
+        hidden, aux = model.apply(variables, inputs, method="hidden", train=True, key=jax.random.key(0))
+        logits = jax.nn.log_softmax(model.logits(variables, hidden)[:, :-1])
+        targets = jnp.take_along_axis(logits, inputs["tokens"][:, 1:, None], axis=-1)[..., 0]
+        term = aux.losses["decoder/balance"]
+        unevenness = term.total / term.denominator
+        return -jnp.sum(targets * is_target) / jnp.sum(is_target) + term.weight * unevenness, unevenness
+
+    @functools.partial(jax.jit, compiler_options=FAST)
+    def run(params: PyTree) -> Any:
+        (before, unevenness), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        return before, unevenness, loss(jax.tree.map(lambda leaf, slope: leaf - 0.05 * slope, params, gradient))[0]
+
+    with jax.default_matmul_precision("highest"):
+        found = run(params)
+    assert after < expected - 0.05
+    assert balance > 2.01
+    np.testing.assert_allclose(found, [expected, balance, after], rtol=0, atol=1e-5)
 
 
 QUICK = ("mistral", "t5")

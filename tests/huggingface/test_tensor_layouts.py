@@ -37,6 +37,16 @@ def test_fused_leaves_lie_one_behind_another_or_in_turn_within_a_head() -> None:
     assert tensor_layouts.VECTOR_BY_HEADS.write(biases).tolist() == by_heads[:, 0].tolist()
 
 
+def test_the_matrices_of_all_experts_lie_in_turn_unit_by_unit() -> None:
+    gates, linear = drawn(H, D, E), drawn(H, D, E) + 10
+    tensor = tensor_layouts.MATRICES_BY_UNITS.write([gates, linear])
+    assert tensor.shape == (H, D, 2 * E)
+    np.testing.assert_array_equal(tensor[..., ::2], gates)
+    np.testing.assert_array_equal(tensor[..., 1::2], linear)
+    biases = tensor_layouts.VECTORS_BY_UNITS.write([gates[0], linear[0]])
+    np.testing.assert_array_equal(biases, tensor[0])
+
+
 @pytest.mark.parametrize(
     ("layout", "shapes"),
     [
@@ -51,6 +61,9 @@ def test_fused_leaves_lie_one_behind_another_or_in_turn_within_a_head() -> None:
         (tensor_layouts.LINEAR_BY_HEADS, [(E, H, D)] * 3),
         (tensor_layouts.FROM_HEADS, [(H, D, E)]),
         (tensor_layouts.TABLE_FROM_HEADS, [(H, D, E)]),
+        (tensor_layouts.SAME_AXES, [(H, D, E)]),
+        (tensor_layouts.VECTORS_BY_UNITS, [(H, D)] * 2),
+        (tensor_layouts.MATRICES_BY_UNITS, [(H, D, E)] * 2),
     ],
 )
 def test_reading_is_the_inverse_of_writing_bit_by_bit(layout: TensorLayout, shapes: list[tuple[int, ...]]) -> None:

@@ -12,12 +12,15 @@ from safetensors.numpy import load_file
 from tests.golden.recordings import recording
 from tests.huggingface.test_convert import read
 from transformer.config import UserError
+from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
 from transformer.huggingface.decoder_heads import HEAD_LAYERS
+from transformer.huggingface.parameter_conversion import parameter_shapes
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
 
+EXPERTS = {"count": 5, "gating": "top_k"}
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
 
 
@@ -50,6 +53,17 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
         ("modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}),
         ("electra", "hidden_act", "relu"),
         ("mt5", "is_decoder", True),
+        ("mixtral", "num_experts_per_tok", 6),
+        ("mixtral", "num_local_experts", 0),
+        ("qwen2_moe", "shared_expert_intermediate_size", 0),
+        ("qwen2_moe", "layer_types", ["chunked_attention", "full_attention"]),
+        ("qwen3_moe", "decoder_sparse_step", 2),
+        ("qwen3_moe", "mlp_only_layers", [1]),
+        ("qwen3_moe_window", "sliding_window", 1),
+        ("olmoe", "clip_qkv", 8.0),
+        ("gpt_oss", "swiglu_limit", 5.0),
+        ("gpt_oss", "swiglu_alpha", 1.0),
+        ("gpt_oss", "layer_types", ["sliding_attention", "chunked_attention"]),
     ],
 )
 def test_a_key_of_another_model_is_refused(tmp_path: Path, name: str, key: str, value: Any) -> None:
@@ -58,6 +72,79 @@ def test_a_key_of_another_model_is_refused(tmp_path: Path, name: str, key: str, 
     said = str(caught.value)
     assert key in said
     assert "\n" not in said
+
+
+_QWEN3_30B = {
+    "num_hidden_layers": 48,
+    "head_dim": 128,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [],
+    "max_window_layers": 48,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "billions", "active"),
+    [
+        # Jiang et al. 2024 and their announcement; all other keys of their config.json have the defaults of its class.
+        ("mixtral", {}, 46.7, 12.9),
+        # Yang et al. 2025, table 2.
+        ("qwen3_moe", _QWEN3_30B, 30.5, 3.3),
+        # Muennighoff et al. 2024, table 1.
+        ("olmoe", {"intermediate_size": 1024}, 6.9, 1.3),
+        # OpenAI 2025, table 1, which leaves the embedding table out of the active parameters.
+        ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}, 20.91, 3.61),
+        ("gpt_oss", {}, 116.83, 5.13),
+        # Qwen1.5-MoE-A2.7B.
+        ("qwen2_moe", {}, 14.3, 2.7),
+    ],
+)
+def test_a_published_mixture_has_the_published_number_of_parameters(
+    model_type: str, config: dict[str, Any], billions: float, active: float
+) -> None:
+    section, interface = CONVERSIONS[model_type].convert_config(
+        {"model_type": model_type, "vocab_size": CONVERSIONS[model_type].class_keys["vocab_size"][1], **config},
+        frozenset(),
+    )
+    model = model_config(section)
+    shapes = parameter_shapes(build(model, interface, Precision()).functional.shapes())
+    sizes = {path: int(np.prod(shape)) for path, shape in shapes.items()}
+    assert sum(sizes.values()) / 1e9 == pytest.approx(billions, rel=0.003)
+    table = sizes["embedding/table"] if model_type == "gpt_oss" else 0
+    assert (count_active_parameters(model, sizes) - table) / 1e9 == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("gpt_oss", r"experts in MXFP4 are not read; .*quantization_config=Mxfp4Config\(dequantize=True\)"),
+        ("llama", r"only float weights can be read; .*dequantize=True"),
+    ],
+)
+def test_quantized_weights_are_refused_with_what_to_do(tmp_path: Path, name: str, advice: str) -> None:
+    with pytest.raises(UserError, match=rf"quantization_config=\{{'quant_method': 'mxfp4'\}}.*: {advice}"):
+        read(recording(name), tmp_path, quantization_config={"quant_method": "mxfp4"})
+
+
+def test_experts_are_balanced_where_the_library_balances_them(tmp_path: Path) -> None:
+    weights = [
+        read(recording("mixtral"), tmp_path / str(shown), output_router_logits=shown).model["experts"]["balance_loss"]
+        for shown in (True, False)
+    ]
+    assert weights == [0.05, 0.0]
+    noted = read(recording("mixtral"), tmp_path / "noise", router_jitter_noise=0.1).notes
+    assert noted == ["config.json has router_jitter_noise=0.1; further training has no such dropout"]
+
+
+def test_rotary_positions_that_gpt_oss_does_not_name_are_those_of_its_class(tmp_path: Path) -> None:
+    scaled = read(recording("gpt_oss"), tmp_path / "scaled", rope_parameters=None).model
+    assert scaled["rotary_base"] == 150000.0
+    assert (scaled["rotary_scaling"]["kind"], scaled["rotary_scaling"]["factor"]) == ("yarn", 32.0)
+    assert not scaled["rotary_scaling"]["truncate"]
+    plain = read(recording("gpt_oss"), tmp_path / "plain", rope_parameters={"rope_type": "default"}).model
+    assert (plain["rotary_base"], plain["rotary_scaling"]["kind"]) == (150000.0, "none")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +223,24 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("mpt", {"feed_forward": 96}, "config.model.feed_forward=96 is not 4 x width=128"),
         ("opt", {"position_offset": 1}, "config.model.position_offset=1 is not 2"),
         ("gpt2", {"position_offset": 1}, "config.model.position_offset=1 is not 0"),
+        ("mixtral", {"experts": {}}, "config.model.experts.count=0 is not above 0"),
+        (
+            "mixtral",
+            {"experts": EXPERTS | {"gating": "softmax"}},
+            "config.model.experts.gating=softmax is none of top_k",
+        ),
+        ("olmoe", {"experts": {"count": 5}}, "config.model.experts.gating=noisy_top_k is none of top_k, softmax"),
+        ("olmoe", {"experts": EXPERTS | {"router_bias": True}}, "config.model.experts.router_bias=True is not False"),
+        ("qwen2_moe", {"experts": EXPERTS}, "config.model.experts.shared_feed_forward=0 is not above 0"),
+        ("qwen3_moe", {"experts": EXPERTS | {"shared_feed_forward": 8}}, "shared_feed_forward=8 is not 0"),
+        ("gpt_oss", {"experts": EXPERTS}, "config.model.experts.router_bias=False is not True"),
+        ("gpt_oss", {"attention_sinks": False}, "config.model.attention_sinks=False is not True"),
+        (
+            "qwen3_moe",
+            {"experts": EXPERTS | {"every_n_layers": 2}},
+            "config.model.experts.every_n_layers=2 is not 1",
+        ),
+        ("llama", {"experts": EXPERTS}, "config.model.experts.count=5 is not 0"),
         ("distilbert", {"num_token_types": 2}, "config.model.num_token_types=2 is not 0"),
         ("electra", {"activation": "relu"}, "config.model.activation=relu is not gelu"),
         ("bert_pretraining", {"pooler_activation": "relu"}, "config.model.pooler_activation=relu is not tanh"),

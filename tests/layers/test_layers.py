@@ -189,15 +189,20 @@ def test_linear_computes_in_the_type_of_its_input() -> None:
 
 @pytest.mark.parametrize("activation", list(Activation), ids=lambda activation: activation.value)
 def test_feed_forward_is_the_equation(activation: Activation) -> None:
-    x = random(2, 5, 8) * 2
+    clamped = activation is Activation.SWIGLU_CLAMPED
+    x = random(2, 5, 8) * (6 if clamped else 2)
     for bias in (True, False):
         functional = FunctionalModule(
             lambda builder, bias=bias: FeedForward(8, 12, activation=activation, bias=bias, builder=builder)
         )
         weights = jax.tree.map(lambda leaf: leaf - 1, random_weights(functional))
-        gated = activation.value in ("swiglu", "geglu", "geglu_tanh")
+        gated = clamped or activation.value in ("swiglu", "geglu", "geglu_tanh")
         assert set(weights) == {"expand", "contract"} | ({"gate"} if gated else set())
         assert {name for linear in weights.values() for name in linear} == {"kernel"} | ({"bias"} if bias else set())
+        if clamped:
+            # The bounds are reached on every side.
+            gates, linear = (oracle.affine(weights[name], x) for name in ("gate", "expand"))
+            assert min(gates.max(), linear.max(), -linear.min()) > 8
         close(programs.call(functional, weights, x), oracle.feed_forward(weights, x, activation.value))
 
 

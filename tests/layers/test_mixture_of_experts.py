@@ -1,5 +1,6 @@
 """Mixtures of experts against a NumPy oracle: values, gradients, both losses, whatever the room; padding; ties."""
 
+import functools
 from typing import Any
 
 import jax
@@ -10,14 +11,17 @@ import pytest
 from tests import programs
 from tests.gradients import check_gradient
 from tests.oracles import experts as oracle
+from tests.oracles.transformer import feed_forward
 from transformer.attention.capture import Capture
 from transformer.layers import mixture_of_experts as layer
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder, Precision
 from transformer.layers.mixture_of_experts import (
+    ExpertUse,
+    Gating,
     MixtureOfExperts,
     MixtureOfExpertsConfig,
-    route,
+    noisy_top_k_gating,
     squared_coefficient_of_variation,
 )
 
@@ -29,11 +33,13 @@ SITE = "here"
 def functional(activation: Activation = Activation.SWIGLU, **settings: Any) -> FunctionalModule[MixtureOfExperts]:
     config = MixtureOfExpertsConfig(**{"count": COUNT, "top_k": CHOSEN, **settings})
 
-    def make(builder: ParameterBuilder) -> FeedForward:
-        return FeedForward(WIDTH, HIDDEN, activation=activation, bias=True, builder=builder)
+    def make(builder: ParameterBuilder, hidden: int = HIDDEN) -> FeedForward:
+        return FeedForward(WIDTH, hidden, activation=activation, bias=True, builder=builder)
 
+    hidden = config.shared_feed_forward
+    make_shared = functools.partial(make, hidden=hidden) if hidden else None
     return FunctionalModule(
-        lambda builder: MixtureOfExperts(config, WIDTH, make, builder=builder),
+        lambda builder: MixtureOfExperts(config, WIDTH, make, make_shared=make_shared, builder=builder),
         Precision(*2 * ("float64" if jax.config.jax_enable_x64 else "float32",)),
     )
 
@@ -96,6 +102,85 @@ def test_the_layer_is_the_papers_equations_whatever_an_experts_room(noisy: bool,
 
 
 @pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("gating", "top_k", "router_bias", "room"),
+    [
+        (Gating.TOP_K, 2, True, 0.01),
+        (Gating.SOFTMAX, 3, False, 1.5),
+        pytest.param(Gating.TOP_K, 1, False, 1.0, marks=pytest.mark.slow),
+        pytest.param(Gating.SOFTMAX, 1, True, 0.01, marks=pytest.mark.slow),
+        pytest.param(Gating.SOFTMAX, COUNT, False, 0.5, marks=pytest.mark.slow),
+    ],
+)
+def test_without_noise_the_gates_are_a_softmax_of_the_chosen_or_of_all(
+    gating: Gating, top_k: int, router_bias: bool, room: float
+) -> None:
+    experts = functional(gating=gating, top_k=top_k, router_bias=router_bias, capacity_factor=room)
+    params, x_BxTxE = given(experts)
+    lengths_B = np.array([LENGTH, 4, 7])
+    renormalized = gating is Gating.TOP_K
+    expected = oracle.mixture_without_noise(
+        params, x_BxTxE, top_k, silu, renormalized=renormalized, lengths_B=lengths_B
+    )
+
+    def run(params: Any, x_BxTxE: Any, lengths_B: Any) -> Any:
+        # A key draws no noise.
+        return experts.bind(params)(x_BxTxE, lengths_B=lengths_B, key=jax.random.key(0), capture=Capture((SITE,)))
+
+    y_BxTxE, captured, use = jax.jit(run)(params, x_BxTxE, lengths_B)
+    np.testing.assert_allclose(y_BxTxE, expected.outputs, atol=1e-10)
+    np.testing.assert_allclose(captured.weights[:, 0], expected.gates, atol=1e-10)
+    assert float(use.balance_loss()) == pytest.approx(expected.balance_loss, rel=1e-9)
+    assert float(use.positions) == lengths_B.sum()
+    sums = expected.gates.sum(axis=-1)[np.arange(LENGTH) < lengths_B[:, None]]
+    assert (np.abs(sums - 1) < 1e-9).all() == (renormalized or top_k == COUNT)
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_shared_network_is_added_by_its_gate() -> None:
+    experts = functional(gating=Gating.SOFTMAX, top_k=3, shared_feed_forward=7)
+    params, x_BxTxE = given(experts)
+    lengths_B = np.array([LENGTH, 4, 7])
+    expected = oracle.mixture_without_noise(params, x_BxTxE, 3, silu, renormalized=False, lengths_B=lengths_B).outputs
+    gate_BxTx1 = 1 / (1 + np.exp(-x_BxTxE @ params["shared_gate"]["kernel"]))
+    expected = expected + gate_BxTx1 * feed_forward(params["shared"], x_BxTxE, "swiglu")
+    with jax.disable_jit():
+        y_BxTxE, _, _ = experts.bind(params)(jnp.asarray(x_BxTxE), lengths_B=jnp.asarray(lengths_B))
+    real = np.arange(LENGTH) < lengths_B[:, None]
+    np.testing.assert_allclose(np.asarray(y_BxTxE)[real], expected[real], atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("wide")
+def test_gradients_without_noise_are_those_of_finite_differences() -> None:
+    experts = functional(Activation.SWIGLU_CLAMPED, gating=Gating.SOFTMAX, router_bias=True, capacity_factor=0.01)
+    params, x_BxTxE = given(experts)
+
+    def run(params: Any, x_BxTxE: Any) -> Any:
+        y, _, use = experts.bind(params)(x_BxTxE)
+        return jnp.sum(jnp.sin(y)), use.balance_loss()
+
+    check_gradient(run, (params, x_BxTxE), rtol=1e-5, atol=1e-6, eps=1e-6)
+
+
+def test_the_balance_loss_is_over_the_positions_of_all_layers_together() -> None:
+    selections, probability = np.float64([[6, 2], [2, 6]]), np.float64([[5, 3], [1, 7]])
+    use = ExpertUse(jnp.asarray(selections), jnp.asarray(probability), jnp.array([8.0, 8.0]))
+    # f = (1/2, 1/2), P = (6/16, 10/16): what one layer has too many, the other has too few.
+    assert float(use.balance_loss()) == pytest.approx(2 * (0.5 * 6 / 16 + 0.5 * 10 / 16))
+    first = ExpertUse(*(array[0] for array in use))
+    assert float(first.balance_loss()) == pytest.approx(2 * (0.75 * 5 / 8 + 0.25 * 3 / 8))
+
+
+def test_a_router_without_noise_begins_as_other_matrices() -> None:
+    experts = functional(gating=Gating.TOP_K, router_bias=True)
+    params = programs.initial(experts.init)
+    assert set(params) == {"router", "networks"}
+    assert np.abs(params["router"]["kernel"]).min() > 0
+    assert not np.any(params["router"]["bias"])
+
+
+@pytest.mark.usefixtures("wide")
 def test_gradients_are_those_of_finite_differences_also_of_further_turns() -> None:
     experts = functional(activation=Activation.GELU_TANH, capacity_factor=0.01)
     params, x_BxTxE = given(experts, favor=2.0)
@@ -112,7 +197,7 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
     random = np.random.default_rng(0)
     clean, deviation, noise = random.normal(size=(3, 40, COUNT))
     deviation = np.abs(deviation)
-    of_route = jax.jit(lambda *given: route(*given, CHOSEN).probability)
+    of_route = jax.jit(lambda *given: noisy_top_k_gating(*given, CHOSEN).probability)
     found = np.asarray(of_route(jnp.asarray(clean), jnp.asarray(deviation), jnp.asarray(noise)))
     noisy = clean + noise * deviation
     for row in range(len(clean)):
@@ -124,7 +209,7 @@ def test_the_loads_threshold_is_the_kth_of_the_others() -> None:
 
 
 def test_of_equal_experts_the_first_are_chosen_and_share_evenly() -> None:
-    routing = jax.jit(lambda: route(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN))()
+    routing = jax.jit(lambda: noisy_top_k_gating(jnp.zeros((1, COUNT)), jnp.ones((1, COUNT)), None, CHOSEN))()
     assert routing.experts.tolist() == [[0, 1]]
     assert routing.gates.tolist() == [[0.5, 0.5]]
     np.testing.assert_allclose(routing.probability, 0.5)
@@ -203,7 +288,7 @@ def test_the_variation_of_zeros_is_zero_and_so_is_its_gradient() -> None:
 
 def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
     def total(clean: Any, raw: Any) -> Any:
-        return jnp.sum(route(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
+        return jnp.sum(noisy_top_k_gating(clean, jax.nn.softplus(raw), None, CHOSEN).probability)
 
     gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(jnp.arange(5.0)[None], jnp.full((1, 5), -100.0))
     assert all(np.isfinite(gradient).all() for gradient in gradients)
@@ -217,6 +302,18 @@ def test_a_vanishing_deviation_leaves_gradients_finite() -> None:
         ({"count": 4, "top_k": 4}, r"config\.model\.experts\.top_k=4 of count=4 .* below the count"),
         ({"count": 4, "every_n_layers": 0}, r"config\.model\.experts\.every_n_layers=0 must be at least 1"),
         ({"count": 4, "load_loss": -0.1}, r"config\.model\.experts\.load_loss=-0\.1 must be at least 0"),
+        (
+            {"count": 4, "gating": Gating.TOP_K, "top_k": 0},
+            r"config\.model\.experts\.top_k=0 of count=4 must be at least 1",
+        ),
+        ({"count": 4, "gating": Gating.SOFTMAX, "top_k": 5}, r"top_k=5 of count=4 .* not above the count"),
+        (
+            {"count": 4, "gating": Gating.TOP_K, "load_loss": 0.2},
+            r"load_loss=0\.2 is of gating noisy_top_k, and .*=top_k",
+        ),
+        ({"count": 4, "balance_loss": 0.2}, r"balance_loss=0\.2 is of gating top_k and softmax, and .*=noisy_top_k"),
+        ({"count": 4, "router_bias": True}, r"router_bias=True is of gating top_k and softmax"),
+        ({"count": 4, "balance_loss": -1.0}, r"config\.model\.experts\.balance_loss=-1\.0 must be at least 0"),
         (
             {"count": 4, "importance_loss": float("nan")},
             r"config\.model\.experts\.importance_loss=nan must be a finite number",

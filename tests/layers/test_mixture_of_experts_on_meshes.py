@@ -1,5 +1,6 @@
 """Experts that lie on eight devices: the values and gradients of one, each device computing its own experts alone."""
 
+import dataclasses
 import functools
 import re
 from typing import Any
@@ -12,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.layers.feed_forward import Activation, FeedForward
 from transformer.layers.functional_module import FunctionalModule, ParameterBuilder
-from transformer.layers.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
+from transformer.layers.mixture_of_experts import Gating, MixtureOfExperts, MixtureOfExpertsConfig
 from transformer.logical_axes import Placement, use_placement
 from transformer.training.partitioning import ShardingConfig, make_placement, probe_placement
 
@@ -29,15 +30,18 @@ def make(builder: ParameterBuilder) -> FeedForward:
     return FeedForward(WIDTH, HIDDEN, activation=Activation.SWIGLU, bias=True, builder=builder)
 
 
-EXPERTS: FunctionalModule[MixtureOfExperts] = FunctionalModule(
-    lambda builder: MixtureOfExperts(CONFIG, WIDTH, make, builder=builder)
-)
+def module(config: MixtureOfExpertsConfig) -> FunctionalModule[MixtureOfExperts]:
+    return FunctionalModule(lambda builder: MixtureOfExperts(config, WIDTH, make, builder=builder))
 
 
-def given(rows: int = ROWS) -> tuple[Any, ...]:
+EXPERTS = module(CONFIG)
+WITHOUT_NOISE = module(dataclasses.replace(CONFIG, gating=Gating.SOFTMAX, router_bias=True))
+
+
+def given(rows: int = ROWS, experts: FunctionalModule[MixtureOfExperts] = EXPERTS) -> tuple[Any, ...]:
     """Parameters whose router favors one expert, so that it takes several turns; inputs, their lengths, a key."""
     random = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype(np.float32), EXPERTS.shapes())
+    params = jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype(np.float32), experts.shapes())
     x_BxTxE = random.normal(size=(rows, LENGTH, WIDTH)).astype(np.float32)
     x_BxTxE[..., 0], params["router"]["kernel"][0, 1] = 1, 4
     return params, x_BxTxE, np.arange(rows) % (LENGTH + 1), jax.random.key(2)
@@ -45,8 +49,11 @@ def given(rows: int = ROWS) -> tuple[Any, ...]:
 
 def loss(placement: Placement | None, params: Any, x_BxTxE: Any, lengths_B: Any, key: Any) -> Any:
     def run() -> Any:
-        y, _, balance = EXPERTS.bind(params)(x_BxTxE, lengths_B=lengths_B, key=key)
-        return jnp.sum(jnp.sin(y)) + balance.importance + balance.load, (y, balance)
+        noisy = "noise" in params
+        experts = EXPERTS if noisy else WITHOUT_NOISE
+        y, _, balance = experts.bind(params)(x_BxTxE, lengths_B=lengths_B, key=key)
+        unevenness = balance.importance + balance.load if noisy else balance.balance_loss()
+        return jnp.sum(jnp.sin(y)) + unevenness, (y, balance)
 
     if placement is None:
         return run()
@@ -62,7 +69,8 @@ def on(placement: Placement, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments, where a training step has them."""
     params, x_BxTxE, lengths_B, key = arguments
     is_names = lambda leaf: isinstance(leaf, tuple)  # noqa: E731
-    specs = jax.tree.map(placement.partition_spec, EXPERTS.axes(), is_leaf=is_names)
+    experts = EXPERTS if "noise" in params else WITHOUT_NOISE
+    specs = jax.tree.map(placement.partition_spec, experts.axes(), is_leaf=is_names)
     rows = placement.even_partition_spec(("batch",), (len(x_BxTxE),))
     places = (specs, rows, rows, PartitionSpec())
     return jax.tree.map(
@@ -91,6 +99,15 @@ def test_divided_experts_compute_what_one_device_does(mesh: str, looking: bool, 
     placement = make_placement(MESHES[mesh])
     found = program(probe_placement(placement) if looking else placement)(*on(placement, given()))
     for ours, one in zip(*map(jax.tree.leaves, (found, of_one)), strict=True):
+        np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MESHES)
+def test_divided_experts_without_noise_compute_what_one_device_does(mesh: str) -> None:
+    placement, arguments = make_placement(MESHES[mesh]), given(experts=WITHOUT_NOISE)
+    found = program(placement)(*on(placement, arguments))
+    for ours, one in zip(*map(jax.tree.leaves, (found, program(None)(*arguments))), strict=True):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-5)
 
 

@@ -245,7 +245,7 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     found = names(model.functional.shapes())
     placement, positions = options["norm_placement"].value, options["positions"].value
     biases, layer_norm = options["biases"].value, options["norm"].value == "layer"
-    gated = options["activation"].value in ("swiglu", "geglu", "geglu_tanh")
+    gated = options["activation"].value in ("swiglu", "swiglu_clamped", "geglu", "geglu_tanh")
 
     biased_norms = options["norm_bias"] is True or (options["norm_bias"] is None and biases in NORMS_BIASED_BY)
     in_feed_forward = biases in ("all", "feed_forward")

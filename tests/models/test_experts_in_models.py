@@ -12,11 +12,12 @@ from tests.costs.test_flops import batch_of, model_of
 from tests.models.architecture_variants import BEGIN, FAMILIES, PAD, build, lively
 from tests.oracles import experts as oracle
 from transformer.attention import AxisKind, Capture
+from transformer.attention.sites import MapValues
 from transformer.config import UserError
 from transformer.costs.flops import forward_flops, recomputed_flops
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import find_conversion
-from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
+from transformer.layers.mixture_of_experts import Gating, MixtureOfExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import PositionEncoding, Remat
 from transformer.models.decoder import DecoderConfig
@@ -210,6 +211,27 @@ def test_flops_are_those_that_a_position_uses(every: int, expected: int) -> None
         )
         found = forward_flops(model_of(config), batch_of(3, 7, 4))
         assert found == expected == dense + blocks * positions * (of_network + 4 * 16 * 5)
+
+
+def test_without_noise_a_position_has_the_router_alone() -> None:
+    experts = MixtureOfExpertsConfig(5, top_k=3, gating=Gating.TOP_K, router_bias=True)
+    found = forward_flops(model_of(dataclasses.replace(SMALL, experts=experts)), batch_of(3, 7, 4))
+    dense = forward_flops(model_of(SMALL), batch_of(3, 7, 4))
+    assert found == dense + 2 * 21 * (2 * 4 * 16 * 24 + 2 * 16 * 5)
+
+
+def test_the_balance_loss_of_a_stack_is_weighted_by_its_positions() -> None:
+    config = MixtureOfExpertsConfig(COUNT, gating=Gating.SOFTMAX, balance_loss=0.3)
+    model, _ = build("decoder", experts=config)
+    site = next(site for site in model.sites if site.name == "decoder/experts")
+    assert site.values is MapValues.REWEIGHTED
+    with jax.disable_jit():
+        _, aux = model.apply(lively(model), INPUTS["decoder"], train=False)
+    term = aux.losses["decoder/balance"]
+    assert set(aux.losses) == {"decoder/balance"}
+    assert (float(term.denominator), term.weight) == (REAL["decoder"].sum(), 0.3)
+    # Of evenly used experts it is the number that each position selects.
+    assert 2 <= float(term.total / term.denominator) < COUNT
 
 
 @pytest.mark.slow

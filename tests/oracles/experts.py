@@ -1,6 +1,7 @@
 """A mixture of experts in NumPy float64, one position and expert after another, from the paper's equations.
 
-Shazeer et al. 2017, sections 2 to 4 and appendix A. Weights are nested dicts as the package names them; nothing else is
+Shazeer et al. 2017, sections 2 to 4 and appendix A; without noise Jiang et al. 2024, section 2.1, and Fedus et al.
+2022, section 2. Weights are nested dicts as the package names them; nothing else is
 shared with it.
 """
 
@@ -90,3 +91,41 @@ def mixture(
                 if gates[b, t, i] > 0:
                     outputs[b, t] += gates[b, t, i] * network(weights["networks"], i, x, activation)
     return Mixed(outputs, gates, importance, load, squared_variation(importance), squared_variation(load))
+
+
+class Routed(NamedTuple):
+    """The outputs [B, T, E], the gates [B, T, X], and the balance loss of all positions."""
+
+    outputs: np.ndarray
+    gates: np.ndarray
+    balance_loss: float
+
+
+def mixture_without_noise(
+    weights: Weights,
+    x_BxTxE: np.ndarray,
+    k: int,
+    activation: Callable[[np.ndarray], np.ndarray],
+    *,
+    renormalized: bool,
+    lengths_B: np.ndarray,
+) -> Routed:
+    """Of the softmax over all experts the k largest, divided by their sum or as they are."""
+    router = weights["router"]
+    count = router["kernel"].shape[1]
+    outputs, gates = np.zeros_like(x_BxTxE), np.zeros((*x_BxTxE.shape[:2], count))
+    chosen, probability, positions = np.zeros(count), np.zeros(count), 0
+    for b, length in enumerate(lengths_B):
+        for t in range(length):
+            x = x_BxTxE[b, t]
+            logits = np.array([float(x @ router["kernel"][:, i]) for i in range(count)]) + router.get("bias", 0)
+            p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            kept = sorted(range(count), key=lambda i, p=p: (-p[i], i))[:k]
+            total = sum(p[i] for i in kept) if renormalized else 1.0
+            for i in kept:
+                gates[b, t, i] = p[i] / total
+                outputs[b, t] += gates[b, t, i] * network(weights["networks"], i, x, activation)
+                chosen[i] += 1
+            probability += p
+            positions += 1
+    return Routed(outputs, gates, count * sum(chosen / positions * probability / positions))

@@ -88,6 +88,9 @@ def activated(name: str, x: np.ndarray) -> np.ndarray:
             return x / (1 + np.exp(-x))
         case "quick_gelu":
             return x / (1 + np.exp(-1.702 * x))
+        case "swiglu_clamped":
+            bounded = np.where(x < 7, x, 7)
+            return bounded / (1 + np.exp(-1.702 * bounded))
         case "gelu" | "geglu":
             return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
         case "gelu_tanh" | "geglu_tanh":
@@ -101,7 +104,13 @@ def affine(weights: Weights, x: np.ndarray) -> np.ndarray:
 
 
 def feed_forward(weights: Weights, x: np.ndarray, activation: str = "relu") -> np.ndarray:
-    """f(x W_1 + b_1) W_2 + b_2, or with a gate (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2."""
+    """f(x W_1 + b_1) W_2 + b_2, or with a gate (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2.
+
+    Of swiglu_clamped, x W_1 + b_1 is between -7 and 7, and one is added.
+    """
+    if activation == "swiglu_clamped":
+        linear = 1 + np.minimum(np.maximum(affine(weights["expand"], x), -7), 7)
+        return affine(weights["contract"], activated(activation, affine(weights["gate"], x)) * linear)
     if activation in ("swiglu", "geglu", "geglu_tanh"):
         return affine(
             weights["contract"], activated(activation, affine(weights["gate"], x)) * affine(weights["expand"], x)

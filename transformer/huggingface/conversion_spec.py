@@ -124,12 +124,14 @@ class FixedConfigKey:
         value: The supported value, also assumed if the key is absent.
         is_written: Whether an export writes the key.
         null: Whether null means that value too.
+        advice: What a user can do about another value.
     """
 
     their_key: str
     value: Any
     is_written: bool = False
     null: bool = True
+    advice: str = ""
 
     def check(self, config: Config) -> None:
         """Check that config.json does not have another value, or a list of others.
@@ -138,9 +140,10 @@ class FixedConfigKey:
             UserError: If it does; gives key and value.
         """
         value = config.get(self.their_key, self.value)
-        values = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list | tuple) else [value]
         if any(entry != self.value and not (entry is None and self.null) for entry in values):
-            raise UserError(_unsupported_value_message(self.their_key, value, self.value))
+            message = _unsupported_value_message(self.their_key, value, self.value)
+            raise UserError(f"{message}: {self.advice}" if self.advice else message)
 
 
 # Keys of no config class that the library, or an earlier version of it, reads all the same.
@@ -150,7 +153,12 @@ _READ_BEYOND_CLASSES = (
     FixedConfigKey("layer_types", "full_attention"),
     FixedConfigKey("per_layer_config", None),
     FixedConfigKey("pruned_heads", {}),
-    FixedConfigKey("quantization_config", None),
+    FixedConfigKey(
+        "quantization_config",
+        None,
+        advice="only float weights can be read; load the model in transformers with dequantize=True in its "
+        "quantization config, and write it anew with save_pretrained",
+    ),
     FixedConfigKey("tie_encoder_decoder", False),
     FixedConfigKey("transformers_weights", None),
 )
@@ -199,7 +207,8 @@ class TensorEntry:
     An entry whose parameters a model does not have (no bias, tied output) is left out of that model's file.
 
     Attributes:
-        tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters.
+        tensor_name: The tensor's name; `{layer}` stands for the index into stacked parameters, and `{expert}` for that
+            into the experts of a layer.
         leaf_paths: The paths of the parameters.
         layout: How the tensor arranges them.
         required_parameter: The path of a parameter that the model must have for this entry to apply.
@@ -214,11 +223,11 @@ class TensorEntry:
     excluded_parameter: str | None = None
     first_layer_name: str | None = None
 
-    def name_in_layer(self, layer: int) -> str:
-        """Return the tensor's name in a layer."""
-        if layer == 0 and self.first_layer_name is not None:
+    def name_at(self, **index: int) -> str:
+        """Return the tensor's name in a layer, or of an expert of it."""
+        if index.get("layer") == 0 and self.first_layer_name is not None:
             return self.first_layer_name
-        return self.tensor_name.format(layer=layer)
+        return self.tensor_name.format(**index)
 
     def applies_to(self, leaves: Container[str]) -> bool:
         """Return whether a model with parameters of these paths has the tensor."""
@@ -518,7 +527,7 @@ def _list_unsupported_fields(model: TransformerConfig, listed: TensorNames | set
     ]
     if model.projections is not Projections.LINEAR:
         reasons.append(f"config.model.projections={model.projections.value} is not linear")
-    if model.experts.count:
+    if model.experts.count and "experts" not in listed:
         reasons.append(f"config.model.experts.count={model.experts.count} is not 0")
     if model.resolved_base_width != model.width:
         reasons.append(f"config.model.base_width={model.resolved_base_width} is not width={model.width}")

@@ -29,6 +29,7 @@ from transformer.huggingface import (
     llama,
     marian,
     modernbert,
+    mixtures,
     mpt,
     opt,
     preprocessor,
@@ -87,6 +88,11 @@ _LANGUAGE = (
     falcon.FALCON,
     mpt.MPT,
     opt.OPT,
+    mixtures.MIXTRAL,
+    mixtures.QWEN2_MOE,
+    mixtures.QWEN3_MOE,
+    mixtures.OLMOE,
+    mixtures.GPT_OSS,
 )
 _OTHERS = (
     bert.BERT,

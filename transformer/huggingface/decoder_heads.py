@@ -36,8 +36,11 @@ _CLASSIFIER = {**_TEXTS, "token_classes": "classifier"}
 HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {
     model_type: layers
     for model_types, layers in (
-        (("llama", "mistral", "ministral", "qwen2", "qwen3", "smollm3"), {**_SCORE, **_SPAN}),
-        (("gemma", "gemma2", "phi", "phi3", "stablelm", "starcoder2"), _SCORE),
+        (
+            ("llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3"),
+            {**_SCORE, **_SPAN},
+        ),
+        (("gemma", "gemma2", "gpt_oss", "phi", "phi3", "stablelm", "starcoder2"), _SCORE),
         (("gpt2", "gpt_neox", "bloom", "falcon", "mpt"), {**_CLASSIFIER, **_SPAN}),
         (("gptj", "opt"), {**_TEXTS, **_SPAN}),
         (("openai-gpt", "gemma3_text", "olmo2", "olmo3"), _TEXTS),
@@ -48,7 +51,7 @@ HEAD_LAYERS: Mapping[str, Mapping[str, str]] = {
 """The heads of which transformers 5.24.0 has a class, by `model_type`, each with the name of its layer's tensors."""
 
 # The types whose class for questions calls the body `transformer`, and their other classes `model`.
-_RENAMED_FOR_QUESTIONS = ("llama", "ministral", "qwen2", "qwen3", "smollm3")
+_RENAMED_FOR_QUESTIONS = ("llama", "ministral", "qwen2", "qwen3", "qwen3_moe", "smollm3")
 
 
 def with_heads(spec: ConversionSpec) -> ConversionSpec:

@@ -24,8 +24,8 @@ class PlannedTensor(NamedTuple):
         tensor_name: Its name.
         shape: Its shape.
         leaf_paths: The paths of the parameters.
-        leaf_shapes: Their shapes; of a stacked parameter that of one layer.
-        layer_index: The index into stacked parameters, None if they are not stacked.
+        leaf_shapes: Their shapes; of a stacked parameter that of one layer, or of one expert of it.
+        stack_index: The index into stacked parameters: of the layer and of the expert, as far as the tensor is of one.
         layout: How the tensor arranges them.
     """
 
@@ -33,7 +33,7 @@ class PlannedTensor(NamedTuple):
     shape: Shape
     leaf_paths: tuple[str, ...]
     leaf_shapes: tuple[Shape, ...]
-    layer_index: int | None
+    stack_index: tuple[int, ...]
     layout: TensorLayout
 
 
@@ -77,16 +77,13 @@ def plan_file_tensors(family: ConversionSpec, shapes: Shapes) -> list[PlannedTen
 def _plan_tensors(entry: TensorEntry, shapes: Shapes) -> Iterable[PlannedTensor]:
     if not entry.applies_to(shapes):
         return
+    axes = [axis for axis in ("layer", "expert") if f"{{{axis}}}" in entry.tensor_name]
     full_shapes = tuple(tuple(shapes[leaf]) for leaf in entry.leaf_paths)
-    if "{layer}" not in entry.tensor_name:
-        yield PlannedTensor(
-            entry.tensor_name, entry.layout.tensor_shape(full_shapes), entry.leaf_paths, full_shapes, None, entry.layout
-        )
-        return
-    single = tuple(shape[1:] for shape in full_shapes)
+    single = tuple(shape[len(axes) :] for shape in full_shapes)
     shape = entry.layout.tensor_shape(single)
-    for layer in range(full_shapes[0][0]):
-        yield PlannedTensor(entry.name_in_layer(layer), shape, entry.leaf_paths, single, layer, entry.layout)
+    for index in np.ndindex(full_shapes[0][: len(axes)]):
+        name = entry.name_at(**dict(zip(axes, index, strict=True)))
+        yield PlannedTensor(name, shape, entry.leaf_paths, single, index, entry.layout)
 
 
 def match_tensors(
@@ -170,10 +167,7 @@ def params_to_tensors(plan: list[PlannedTensor], params: PyTree) -> Iterator[tup
     """
     leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     for planned in plan:
-        parts = [
-            leaves[leaf] if planned.layer_index is None else leaves[leaf][planned.layer_index]
-            for leaf in planned.leaf_paths
-        ]
+        parts = [leaves[leaf][planned.stack_index] for leaf in planned.leaf_paths]
         yield planned.tensor_name, planned.layout.write(parts)
 
 
@@ -196,12 +190,13 @@ def tensors_to_params(
     shapes: dict[str, Shape] = {}
     for planned in plan:
         for leaf, shape in zip(planned.leaf_paths, planned.leaf_shapes, strict=True):
-            shapes[leaf] = shape if planned.layer_index is None else (planned.layer_index + 1, *shape)
+            # The last of a stack comes last.
+            shapes[leaf] = (*(number + 1 for number in planned.stack_index), *shape)
     leaves = {leaf: _allocate_aligned(shape, dtype) for leaf, shape in shapes.items()}
     for name, tensor in tensors:
         planned = places[name]
         for leaf, part in zip(planned.leaf_paths, planned.layout.read(tensor, planned.leaf_shapes), strict=True):
-            leaves[leaf][... if planned.layer_index is None else planned.layer_index] = part
+            leaves[leaf][planned.stack_index] = part
     tree: dict[str, Any] = {}
     for path, array in leaves.items():
         *parents, last = path.split("/")

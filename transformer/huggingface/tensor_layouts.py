@@ -19,7 +19,7 @@ class TensorAxes(enum.Enum):
         OUT_IN: A matrix of outputs and inputs.
         LEADING_ONE_IN_OUT: IN_OUT after an axis of size one.
         TWO_LEADING_ONES_IN: The inputs after two axes of size one.
-        SAME: The axes of our parameter.
+        SAME: The axes of our parameter; of several, which share the last axis.
         OUTPUTS_FIRST: The same with the last axis in front.
         CONVOLUTION: [outputs, channels, rows, columns], where ours is [rows, columns, channels, outputs].
     """
@@ -41,11 +41,13 @@ class FusedOrder(enum.Enum):
         BLOCKS: Concatenated.
         HEADS: Interleaved within every head.
         GROUPS: Interleaved within every group of query heads that share a key and a value: queries, key, value.
+        UNITS: Interleaved one by one.
     """
 
     BLOCKS = "blocks"
     HEADS = "heads"
     GROUPS = "groups"
+    UNITS = "units"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ class TensorLayout:
             case TensorAxes.TWO_LEADING_ONES_IN:
                 return (1, 1, rows)
             case TensorAxes.SAME:
-                return shapes[0]
+                return (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
             case TensorAxes.OUTPUTS_FIRST:
                 return (shapes[0][-1], *shapes[0][:-1])
             case TensorAxes.CONVOLUTION:
@@ -113,6 +115,8 @@ class TensorLayout:
                 groups, depth = shapes[-1][-2:]
                 by_group = matrix.reshape(rows, groups, -1, depth)
                 parts = [by_group[:, :, :-2], by_group[:, :, -2], by_group[:, :, -1]]
+            case FusedOrder.UNITS:
+                parts = [matrix[:, number :: len(shapes)] for number in range(len(shapes))]
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def write(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
@@ -132,6 +136,8 @@ class TensorLayout:
                 groups, depth = leaves[-1].shape[-2:]
                 by_group = [leaf.reshape(rows, groups, -1, depth) for leaf in leaves]
                 matrix = np.concatenate(by_group, axis=2).reshape(rows, -1)
+            case FusedOrder.UNITS:
+                matrix = np.stack([leaf.reshape(rows, -1) for leaf in leaves], axis=2).reshape(rows, -1)
         tensor = matrix.T if self.axes is TensorAxes.OUT_IN else matrix
         return np.ascontiguousarray(tensor.reshape(self.tensor_shape([leaf.shape for leaf in leaves])))
 
@@ -147,6 +153,10 @@ VECTOR_WITH_LEADING_AXES = TensorLayout(TensorAxes.TWO_LEADING_ONES_IN, 1)
 """[1, 1, n] of a vector."""
 SAME_AXES = TensorLayout(TensorAxes.SAME, 1)
 """A tensor with the very axes of our leaf: XLNet keeps heads and their depth apart, as we do."""
+VECTORS_BY_UNITS = TensorLayout(TensorAxes.SAME, 1, FusedOrder.UNITS)
+"""[experts, 2 out]: the vectors of all experts, of two maps in turn."""
+MATRICES_BY_UNITS = TensorLayout(TensorAxes.SAME, 2, FusedOrder.UNITS)
+"""[experts, in, 2 out]: the same of matrices."""
 OUTPUTS_FIRST = TensorLayout(TensorAxes.OUTPUTS_FIRST, 1)
 """The same with the outputs, our last axis, in front."""
 CONVOLUTION = TensorLayout(TensorAxes.CONVOLUTION, 3)

@@ -55,6 +55,16 @@ def _derivative_of_gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return sigmoid + x * sigmoid * (1 - sigmoid) * slope * (1 + 3 * 0.044715 * x**2)
 
 
+# Of SWIGLU_CLAMPED.
+_SIGMOID_FACTOR, _CLAMP = 1.702, 7.0
+
+
+def _clamped_silu(x: Array) -> Array:
+    """Compute x sigmoid(1.702 x) of values of at most 7."""
+    x = jnp.minimum(x, _CLAMP)
+    return x * jax.nn.sigmoid(_SIGMOID_FACTOR * x)
+
+
 _gelu = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
 _gelu_tanh = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
@@ -73,6 +83,8 @@ class Activation(enum.Enum):
         QUICK_GELU: x sigmoid(1.702 x), the approximation by a sigmoid (their section 2), with which CLIP was trained.
         SILU: x sigmoid(x).
         SWIGLU: A second map multiplied by the SiLU of the first (Shazeer 2020, section 2).
+        SWIGLU_CLAMPED: The second map, between -7 and 7, plus 1, multiplied by x sigmoid(1.702 x) of the first, x being
+            at most 7 (OpenAI 2025, gpt-oss model card, section 2.2, and its code).
         GEGLU: A second map multiplied by the GELU of the first.
         GEGLU_TANH: The same with the approximate GELU.
     """
@@ -83,13 +95,14 @@ class Activation(enum.Enum):
     QUICK_GELU = "quick_gelu"
     SILU = "silu"
     SWIGLU = "swiglu"
+    SWIGLU_CLAMPED = "swiglu_clamped"
     GEGLU = "geglu"
     GEGLU_TANH = "geglu_tanh"
 
     @property
     def gated(self) -> bool:
         """Whether a second map is multiplied by the activation of the first."""
-        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.GEGLU_TANH)
+        return self in (Activation.SWIGLU, Activation.SWIGLU_CLAMPED, Activation.GEGLU, Activation.GEGLU_TANH)
 
     @property
     def function(self) -> Callable[[Array], Array]:
@@ -99,12 +112,18 @@ class Activation(enum.Enum):
                 return jax.nn.relu
             case Activation.SILU | Activation.SWIGLU:
                 return jax.nn.silu
+            case Activation.SWIGLU_CLAMPED:
+                return _clamped_silu
             case Activation.GELU | Activation.GEGLU:
                 return _gelu
             case Activation.GELU_TANH | Activation.GEGLU_TANH:
                 return _gelu_tanh
             case Activation.QUICK_GELU:
                 return _quick_gelu
+
+    def gated_values(self, x: Float[Array, "*B F"]) -> Float[Array, "*B F"]:
+        """The values of the second map that a gated activation multiplies."""
+        return jnp.clip(x, -_CLAMP, _CLAMP) + 1 if self is Activation.SWIGLU_CLAMPED else x
 
 
 class FeedForward(Module):
@@ -147,7 +166,7 @@ class FeedForward(Module):
     ) -> Float[Array, "*B E"]:
         """Compute f(activated) W_2 + b_2, or of its product with `gated`."""
         hidden = self.activation.function(activated)
-        hidden = hidden if gated is None else hidden * gated
+        hidden = hidden if gated is None else hidden * self.activation.gated_values(gated)
         return self.contract(
             with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
         )

@@ -1,6 +1,7 @@
 """Mixture of experts: feed-forward networks of which each position uses a few (Shazeer et al. 2017)."""
 
 import dataclasses
+import enum
 import functools
 import math
 from collections.abc import Callable
@@ -30,6 +31,22 @@ _LEAST_DEVIATION = 1e-6
 _ROWS_AT_ONCE = 8
 
 
+class Gating(enum.Enum):
+    """How the gates G(x) follow from the router's logits x W_g.
+
+    Attributes:
+        NOISY_TOP_K: The softmax over the k largest, with trained noise in training (Shazeer et al. 2017, equations 3 to
+            5).
+        TOP_K: The same without noise (Jiang et al. 2024, section 2.1).
+        SOFTMAX: The k largest of the softmax over all experts, as they are, so that they sum to less than 1 (Fedus et
+            al. 2022, equations 1 and 2; Muennighoff et al. 2024, section 2).
+    """
+
+    NOISY_TOP_K = "noisy_top_k"
+    TOP_K = "top_k"
+    SOFTMAX = "softmax"
+
+
 @dataclasses.dataclass(frozen=True)
 class MixtureOfExpertsConfig(Config, path="config.model.experts"):
     """The mixtures of experts of a stack of blocks (Shazeer et al. 2017).
@@ -37,30 +54,55 @@ class MixtureOfExpertsConfig(Config, path="config.model.experts"):
     Attributes:
         count: Number of experts; 0 means none, and the other fields are ignored.
         top_k: Experts that each position uses.
+        gating: How a position's gates follow from the router's logits.
+        router_bias: Whether the router's logits have a bias, x W_g + b.
+        shared_feed_forward: Hidden units of a network that all positions use beside their experts (Dai et al. 2024,
+            section 3.2), with a gate of its own as in Qwen's code; 0 means none.
         every_n_layers: Every how many blocks have experts in place of the feed-forward network: the last block of each
             period; 2 in GShard (Lepikhin et al. 2021).
-        importance_loss: Weight of the importance loss (w_importance, appendix A).
-        load_loss: Weight of the load loss (w_load, appendix A).
+        importance_loss: Weight of the importance loss of gating NOISY_TOP_K (w_importance, appendix A).
+        load_loss: Weight of the load loss of gating NOISY_TOP_K (w_load, appendix A).
+        balance_loss: Weight of the balance loss of the other gatings (alpha in Fedus et al. 2022, equation 4).
         capacity_factor: Rows that an expert computes in one pass, relative to an even share. An expert with more makes
             further passes; no position is dropped.
 
     Raises:
-        UserError: If `top_k` is below 2 or not below `count`, or if a number is out of range.
+        UserError: If `top_k` does not fit `count` and `gating`, if a number is out of range, or if a field is set that
+            belongs to another gating.
     """
 
     count: NonNegativeInt = 0
     top_k: int = 2
+    gating: Gating = Gating.NOISY_TOP_K
+    router_bias: bool = False
+    shared_feed_forward: NonNegativeInt = 0
     every_n_layers: PositiveInt = 1
     importance_loss: NonNegativeFloat = 0.1
     load_loss: NonNegativeFloat = 0.1
+    balance_loss: NonNegativeFloat = 0.01
     capacity_factor: PositiveFloat = 1.5
 
     def _check(self) -> None:
-        if self.count and not 2 <= self.top_k < self.count:
+        if not self.count:
+            return
+        is_noisy = self.gating is Gating.NOISY_TOP_K
+        if is_noisy and not 2 <= self.top_k < self.count:
             raise UserError(
                 f"config.model.experts.top_k={self.top_k} of count={self.count} must be at least 2, for the gate of "
                 "one alone is always 1 and learns nothing, and below the count"
             )
+        if not 1 <= self.top_k <= self.count:
+            raise UserError(
+                f"config.model.experts.top_k={self.top_k} of count={self.count} must be at least 1, and not above the "
+                "count"
+            )
+        for name in ("router_bias", "balance_loss") if is_noisy else ("importance_loss", "load_loss"):
+            if getattr(self, name) != getattr(MixtureOfExpertsConfig, name):
+                others = "top_k and softmax" if is_noisy else "noisy_top_k"
+                raise UserError(
+                    f"config.model.experts.{name}={getattr(self, name)} is of gating {others}, and "
+                    f"config.model.experts.gating={self.gating.value}: leave it out, or say another gating"
+                )
 
     @property
     def layer_period(self) -> int:
@@ -86,13 +128,41 @@ class ExpertBalance(NamedTuple):
     positions: Float[Array, "*layers"]
 
 
+class ExpertUse(NamedTuple):
+    """How much some positions use each expert, of which the balance loss is made.
+
+    Attributes:
+        selections: Number of positions that select each expert.
+        probability: Sum over the positions of the softmax over all experts.
+        positions: Number of positions.
+    """
+
+    selections: Float[Array, "*layers X"]
+    probability: Float[Array, "*layers X"]
+    positions: Float[Array, "*layers"]
+
+    def balance_loss(self) -> Float[Array, ""]:
+        """Compute X sum_i f_i P_i over the positions of all layers together.
+
+        f_i is the fraction of positions that select expert i and P_i the mean of its probability (Fedus et al. 2022,
+        equations 4 to 6). Evenly used experts give k, the number that each position selects.
+        """
+        positions = jnp.maximum(jnp.sum(self.positions), 1)
+        fraction_X, probability_X = (
+            jnp.sum(array.reshape(-1, array.shape[-1]), axis=0) / positions
+            for array in (self.selections, self.probability)
+        )
+        return fraction_X.size * jnp.sum(fraction_X * probability_X)
+
+
 class Routing(NamedTuple):
     """The experts selected for each position.
 
     Attributes:
         experts: Indices of the k experts, by falling gate.
-        gates: Their gates, which sum to 1.
-        probability: P(x, i) of equation 8: the probability that expert i is selected if only its noise is redrawn.
+        gates: Their gates.
+        probability: With noise P(x, i) of equation 8, the probability that expert i is selected if only its noise is
+            redrawn; without noise the softmax over all experts.
     """
 
     experts: Int[Array, "*B k"]
@@ -100,7 +170,7 @@ class Routing(NamedTuple):
     probability: Float[Array, "*B X"]
 
 
-def route(
+def noisy_top_k_gating(
     clean: Float[Array, "*B X"],
     deviation: Float[Array, "*B X"],
     noise: Float[Array, "*B X"] | None,
@@ -131,6 +201,23 @@ def route(
     return Routing(experts, gates, probability)
 
 
+def top_k_gating(logits: Float[Array, "*B X"], top_k: int, *, renormalized: bool) -> Routing:
+    """Select the experts with the k largest probabilities p(x) = softmax(x W_g); ties go to the lower index.
+
+    Args:
+        logits: x W_g.
+        top_k: k.
+        renormalized: Whether a position's gates are divided by their sum, which is the softmax over the k logits;
+            otherwise they are the probabilities.
+
+    Returns:
+        The routing.
+    """
+    largest, experts = _top_k(logits, top_k)
+    total = jax.nn.logsumexp(largest if renormalized else logits, axis=-1, keepdims=True)
+    return Routing(experts, jnp.exp(largest - total), jax.nn.softmax(logits, axis=-1))
+
+
 def _top_k(x: Array, count: int) -> tuple[Array, Array]:
     """`jax.lax.top_k` that works on sharded positions, which the original would gather first."""
     pairs, remaining = [], x
@@ -152,14 +239,17 @@ def squared_coefficient_of_variation(x: Float[Array, " X"]) -> Float[Array, ""]:
 class MixtureOfExperts(Module):
     """A mixture of experts: y = sum_i G(x)_i E_i(x) (Shazeer et al. 2017, equation 1).
 
-    W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes up to its
-    capacity in one pass, and makes further passes while any expert has rows left: the result is exact whatever the
-    capacity, and an example's result does not depend on the rest of the batch.
+    With a shared network E_s, sigmoid(x w_s) E_s(x) is added.
+
+    With noise, W_g and W_noise begin at zero, so that at first noise alone selects (appendix A). Each expert computes
+    up to its capacity in one pass, and makes further passes while any expert has rows left: the result is exact
+    whatever the capacity, and an example's result does not depend on the rest of the batch.
 
     Args:
         config: Number of experts, k and capacity.
         width: Input and output features.
         make: Builds one expert.
+        make_shared: Builds the shared network; None means none.
         builder: Makes the parameters.
     """
 
@@ -169,12 +259,21 @@ class MixtureOfExperts(Module):
         width: int,
         make: Callable[[ParameterBuilder], FeedForward],
         *,
+        make_shared: Callable[[ParameterBuilder], FeedForward] | None = None,
         builder: ParameterBuilder,
     ):
-        at_zero = builder.with_rule(_zero_initialization)
-        to_experts = functools.partial(Linear, (("embed", width),), (("features", config.count),), bias=False)
-        self.router, self.noise = to_experts(builder=at_zero), to_experts(builder=at_zero)
+        to_experts = functools.partial(Linear, (("embed", width),), (("features", config.count),))
+        if config.gating is Gating.NOISY_TOP_K:
+            at_zero = builder.with_rule(_zero_initialization)
+            self.router = to_experts(bias=False, builder=at_zero)
+            self.noise: Linear | None = to_experts(bias=False, builder=at_zero)
+        else:
+            # Without noise, a router that begins at zero would select the same experts for all positions.
+            self.router, self.noise = to_experts(bias=config.router_bias, builder=builder), None
         self.networks = builder.stack(make, config.count, axis="experts")
+        self.shared = None if make_shared is None else make_shared(builder)
+        to_gate = functools.partial(Linear, (("embed", width),), (("features", 1),), bias=False)
+        self.shared_gate = None if make_shared is None else to_gate(builder=builder)
         self.config = config
 
     def __call__(
@@ -184,45 +283,68 @@ class MixtureOfExperts(Module):
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance]:
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | ExpertUse]:
         """Apply the experts to each position.
 
         Args:
             x_BxTxE: The inputs.
             lengths_B: Real positions of each example; padding selects no expert and counts nowhere. None means all are
                 real.
-            key: Random key for the noise, as in training; None adds none.
+            key: Random key for the noise of gating NOISY_TOP_K, as in training; None adds none.
             capture: Which maps and statistics of the gates [B, 1, T, X] to capture.
 
         Returns:
             The outputs, what was captured, and how even the use of the experts is.
         """
-        config, count = self.config, self.config.count
         batch, length, _ = x_BxTxE.shape
         real_BxTx1 = jnp.ones((batch, length, 1), bool)
         if lengths_B is not None:
             real_BxTx1 = real_positions(lengths_B, length)[..., None]
             x_BxTxE = jnp.where(real_BxTx1, x_BxTxE, 0)
 
-        wide_BxTxE = x_BxTxE.astype(jnp.promote_types(x_BxTxE.dtype, jnp.float32))
-        clean_BxTxX, deviation_BxTxX = self.router(wide_BxTxE), jax.nn.softplus(self.noise(wide_BxTxE))
-        noise_BxTxX = None if key is None else draw_array(jax.random.normal, key, clean_BxTxX.shape, clean_BxTxX.dtype)
-        routing = route(clean_BxTxX, deviation_BxTxX, noise_BxTxX, config.top_k)
+        routing = self._route(x_BxTxE, key)
         gates_BxTxK = jnp.where(real_BxTx1, routing.gates, 0)
-        map_BxTxX = jnp.sum(jax.nn.one_hot(routing.experts, count) * gates_BxTxK[..., None], axis=-2)
-        load_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
-        importance, load = (
-            squared_coefficient_of_variation(jnp.sum(array, axis=(0, 1))) for array in (map_BxTxX, load_BxTxX)
-        )
-        balance = ExpertBalance(importance, load, jnp.sum(real_BxTx1, dtype=importance.dtype))
+        chosen_BxTxKxX = jax.nn.one_hot(routing.experts, self.config.count, dtype=gates_BxTxK.dtype)
+        map_BxTxX = jnp.sum(chosen_BxTxKxX * gates_BxTxK[..., None], axis=-2)
         captured = capture_weights(map_BxTxX[:, None], capture, mask=Mask(query_lengths=lengths_B))
+        probability_BxTxX = jnp.where(real_BxTx1, routing.probability, 0)
+        positions = jnp.sum(real_BxTx1, dtype=map_BxTxX.dtype)
+        balance: ExpertBalance | ExpertUse
+        if self.config.gating is Gating.NOISY_TOP_K:
+            importance, load = (
+                squared_coefficient_of_variation(jnp.sum(array, axis=(0, 1)))
+                for array in (map_BxTxX, probability_BxTxX)
+            )
+            balance = ExpertBalance(importance, load, positions)
+        else:
+            selections_X = jnp.sum(jnp.where(real_BxTx1[..., None], chosen_BxTxKxX, 0), axis=(0, 1, 2))
+            balance = ExpertUse(selections_X, jnp.sum(probability_BxTxX, axis=(0, 1)), positions)
 
         groups = _group_counts(batch, length)
         x_GxSxNxE, gates_GxSxNxK, experts_GxSxNxK, real_GxSxNx1 = (
             _split_into_groups(array, groups) for array in (x_BxTxE, gates_BxTxK, routing.experts, real_BxTx1)
         )
         y_GxSxNxE = self._apply_experts(x_GxSxNxE, gates_GxSxNxK.astype(x_BxTxE.dtype), experts_GxSxNxK, real_GxSxNx1)
-        return _merge_groups(y_GxSxNxE, groups, batch, length), captured, balance
+        y_BxTxE = _merge_groups(y_GxSxNxE, groups, batch, length)
+        if self.shared is not None and self.shared_gate is not None:
+            y_BxTxE += jax.nn.sigmoid(self.shared_gate(x_BxTxE)) * self.shared(x_BxTxE)
+        return y_BxTxE, captured, balance
+
+    def _route(self, x_BxTxE: Array, key: Key[Array, ""] | None) -> Routing:
+        """Select experts by logits of float32 or wider."""
+        wide_BxTxE = x_BxTxE.astype(jnp.promote_types(x_BxTxE.dtype, jnp.float32))
+        logits_BxTxX, top_k = self.router(wide_BxTxE), self.config.top_k
+        match self.config.gating:
+            case Gating.NOISY_TOP_K:
+                assert self.noise is not None
+                deviation_BxTxX = jax.nn.softplus(self.noise(wide_BxTxE))
+                shape, dtype = logits_BxTxX.shape, logits_BxTxX.dtype
+                noise_BxTxX = None if key is None else draw_array(jax.random.normal, key, shape, dtype)
+                return noisy_top_k_gating(logits_BxTxX, deviation_BxTxX, noise_BxTxX, top_k)
+            case Gating.TOP_K:
+                return top_k_gating(logits_BxTxX, top_k, renormalized=True)
+            case Gating.SOFTMAX:
+                return top_k_gating(logits_BxTxX, top_k, renormalized=False)
 
     def _apply_experts(
         self, x_GxSxNxE: Array, gates_GxSxNxK: Array, experts_GxSxNxK: Array, real_GxSxNx1: Array

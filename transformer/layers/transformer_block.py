@@ -24,7 +24,7 @@ from transformer.layers.functional_module import (
     unstack_layers,
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
-from transformer.layers.mixture_of_experts import ExpertBalance, MixtureOfExperts
+from transformer.layers.mixture_of_experts import ExpertBalance, ExpertUse, MixtureOfExperts
 from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
@@ -73,7 +73,7 @@ class BlockAux(NamedTuple):
     attention: CapturedAttention | None
     cross: CapturedAttention | None
     expert_gates: CapturedAttention | None
-    expert_balance: ExpertBalance | None
+    expert_balance: ExpertBalance | ExpertUse | None
 
 
 class PerLayerInputs(NamedTuple):
@@ -153,16 +153,19 @@ class Block(Module):
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
         self.cross_residual = make_later_residual() if cross else None
 
-        def make_feed_forward(builder: ParameterBuilder) -> FeedForward:
+        def make_feed_forward(builder: ParameterBuilder, hidden: int = config.feed_forward) -> FeedForward:
             bias = config.biases.in_feed_forward
-            return FeedForward(
-                config.width, config.feed_forward, activation=config.activation, bias=bias, builder=builder
+            return FeedForward(config.width, hidden, activation=config.activation, bias=bias, builder=builder)
+
+        def make_experts() -> MixtureOfExperts:
+            hidden = config.experts.shared_feed_forward
+            make_shared = functools.partial(make_feed_forward, hidden=hidden) if hidden else None
+            return MixtureOfExperts(
+                config.experts, config.width, make_feed_forward, make_shared=make_shared, builder=builder
             )
 
         self.feed_forward = None if experts else make_feed_forward(builder)
-        self.experts = (
-            MixtureOfExperts(config.experts, config.width, make_feed_forward, builder=builder) if experts else None
-        )
+        self.experts = make_experts() if experts else None
         self.feed_forward_residual = make_later_residual()
 
     @property
@@ -353,7 +356,7 @@ class Block(Module):
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
-    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | None]:
+    ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | ExpertUse | None]:
         """Apply the feed-forward network, or the experts in its place.
 
         Args:

@@ -19,7 +19,7 @@ from transformer.layers.functional_module import Module, ParameterBuilder, unsta
 from transformer.layers.initialization import DeepNorm
 from transformer.layers.kv_cache import KeysAndValues, initial_ancestors, repeat_cache, rows_per_cache, update_ancestors
 from transformer.layers.lora import add_lora
-from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
+from transformer.layers.mixture_of_experts import ExpertBalance, Gating, MixtureOfExpertsConfig
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_block import (
     Block,
@@ -138,7 +138,10 @@ def sites_of_stack(
         sites.append(Site(f"{stack}/cross", query, memory, numbers, heads, values=values))
     if expert_layers := config.experts.expert_layer_indices(layers):
         experts = Axis("experts", AxisKind.EXPERTS, num_positions=config.experts.count)
-        sites.append(Site(f"{stack}/experts", query, experts, tuple(map(str, expert_layers)), heads=("0",)))
+        sums_to_one = config.experts.gating is not Gating.SOFTMAX
+        values = MapValues.PROBABILITY if sums_to_one else MapValues.REWEIGHTED
+        numbers = tuple(map(str, expert_layers))
+        sites.append(Site(f"{stack}/experts", query, experts, numbers, heads=("0",), values=values))
     return tuple(sites)
 
 
@@ -149,10 +152,9 @@ def maps_of_stack(stack: str, aux: BlockAux) -> dict[str, CapturedAttention]:
 
 
 def expert_losses(stack: str, aux: BlockAux, config: MixtureOfExpertsConfig) -> dict[str, AuxiliaryLoss]:
-    """Return the importance and load losses of a stack's experts, summed over its layers.
+    """Return the losses that balance a stack's experts: importance and load, summed over its layers, or balance.
 
-    A coefficient of variation is not a sum over positions: microbatches are weighted by their numbers of real
-    positions.
+    These are not sums over positions: microbatches are weighted by their numbers of real positions.
 
     Args:
         stack: The name of the stack.
@@ -162,16 +164,19 @@ def expert_losses(stack: str, aux: BlockAux, config: MixtureOfExpertsConfig) -> 
     Returns:
         The losses by name; empty without experts.
     """
-    if aux.expert_balance is None:
+    balance = aux.expert_balance
+    if balance is None:
         return {}
-    positions = aux.expert_balance.positions[0]
-    return {
-        f"{stack}/{name}": AuxiliaryLoss(positions * jnp.sum(unevenness_L), positions, weight)
-        for name, unevenness_L, weight in (
-            ("importance", aux.expert_balance.importance, config.importance_loss),
-            ("load", aux.expert_balance.load, config.load_loss),
+    losses: tuple[tuple[str, Array, float], ...]
+    if isinstance(balance, ExpertBalance):
+        losses = (
+            ("importance", jnp.sum(balance.importance), config.importance_loss),
+            ("load", jnp.sum(balance.load), config.load_loss),
         )
-    }
+    else:
+        losses = (("balance", balance.balance_loss(), config.balance_loss),)
+    positions = balance.positions[0]
+    return {f"{stack}/{name}": AuxiliaryLoss(positions * loss, positions, weight) for name, loss, weight in losses}
 
 
 class TokenDecoder(TokenModel):

@@ -334,7 +334,7 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
 _WIDTH_AXES = (frozenset({"embed"}), frozenset({"feed_forward"}), frozenset({"heads", "groups", "head_dim"}))
 # Matrices from the width to a number of features that does not grow. Their products sum over the width as the logits
 # do, which the model divides itself.
-_WIDTH_TO_FEATURES = ("*/router/kernel", "*/noise/kernel", f"*/{LORA_NAME}/down")
+_WIDTH_TO_FEATURES = ("*/router/kernel", "*/noise/kernel", "*/shared_gate/kernel", f"*/{LORA_NAME}/down")
 
 
 def width_rate_factors(model: Model) -> dict[str, float] | None:
