@@ -19,13 +19,19 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionEncoding
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
-from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.encoder_decoder import EncoderDecoderConfig, SideEmbeddings
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")
+SEPARATE = {
+    "positions": PositionEncoding.LEARNED,
+    "embedding_norm": True,
+    "position_offset": 2,
+    "side_embeddings": SideEmbeddings.SEPARATE,
+}
 TINY = EncoderDecoderConfig(
     encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=24, biases=Biases.ALL, max_length=16
 )
@@ -91,15 +97,27 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
         pytest.param(NormPlacement.PRE, {}, marks=pytest.mark.slow),
         pytest.param(NormPlacement.PRE, {"positions": PositionEncoding.LEARNED}, marks=pytest.mark.slow),
         (NormPlacement.PRE, {"positions": PositionEncoding.LEARNED, "position_join": PositionCombination.CONCATENATED}),
+        (NormPlacement.POST, SEPARATE),
+        pytest.param(
+            NormPlacement.PRE,
+            {"positions": PositionEncoding.SINUSOIDAL_TENSOR2TENSOR, "position_offset": 3},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["post", "pre", "pre_learned", "pre_concatenated"],
+    ids=["post", "pre", "pre_learned", "pre_concatenated", "post_separate", "pre_tensor2tensor"],
 )
 def test_logits_and_maps_are_the_oracles(placement: NormPlacement, changes: dict[str, Any]) -> None:
     case = case_of(norm_placement=placement, **changes)
     positions = changes.get("positions", TINY.positions)
     logits, aux = case.forward(case.variables, INPUTS)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), case.variables.params)
-    kind = oracle.Kind(placement.value, positions=positions.value, embedding_scale="sqrt_width")
+    kind = oracle.Kind(
+        placement.value,
+        positions=positions.value,
+        embedding_scale="sqrt_width",
+        position_offset=changes.get("position_offset", 0),
+        side_embeddings="separate" if changes == SEPARATE else "shared",
+    )
     expected = oracle.encoder_decoder(kind, params, SOURCE, TARGET, pad=PAD)
     assert expected.logits.std() > 0.5
     np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=1e-4)
