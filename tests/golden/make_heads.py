@@ -125,10 +125,6 @@ def inputs_of(case: Case, config: dict[str, Any]) -> tuple[dict[str, torch.Tenso
 def record(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What the file says of a case, and its arrays."""
     model, config, shapes = load(case)
-    if case.architecture == "MarianModel":
-        # Constants, which its file has although it never trains them: not the random numbers that stand there.
-        for stack in (model.encoder, model.decoder):
-            stack.embed_positions.weight.data = stack.embed_positions.create_weight()
     inputs, tokens = inputs_of(case, config)
     with torch.no_grad():
         output = model(**inputs, return_dict=True)
