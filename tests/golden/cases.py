@@ -323,7 +323,8 @@ CASES = {
             "attention_heads": 2,
             "num_layers": 4,
         },
-        seed=109, dtype="float32",
+        seed=109,
+        dtype="float32",
     ),
     "opt_post": Case(
         "OPTForCausalLM",

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from cases import (
+    BART,
     BERT,
     FEED_FORWARD,
     GPT2,
@@ -38,6 +39,7 @@ from cases import (
     T5,
     VOCABULARY,
     WIDTH,
+    XGLM,
     XLNET,
     YARN,
 )
@@ -118,6 +120,12 @@ CASES = {
     "bert": ("BertForPreTraining", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
     "marian": ("MarianMTModel", MARIAN),
+    "bart": ("BartForConditionalGeneration", BART),
+    "mbart": ("MBartForConditionalGeneration", BART | {"scale_embedding": True}),
+    "pegasus": ("PegasusForConditionalGeneration", BART),
+    "blenderbot": ("BlenderbotForConditionalGeneration", BART),
+    "m2m_100": ("M2M100ForConditionalGeneration", BART),
+    "xglm": ("XGLMForCausalLM", XGLM),
     "t5": ("T5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
     "vit": ("ViTForImageClassification", IMAGES),
     "deit": ("DeiTForImageClassificationWithTeacher", IMAGES),

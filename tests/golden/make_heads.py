@@ -4,7 +4,7 @@ Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0, safetensors 
 environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py
 
 It writes tests/golden/heads.npz. All models of texts have one shape; the weights are rebuilt as in make_families.py.
-The models compute in float64; XLNet, which cannot, in float32. The file holds
+The models compute in float64; XLNet and XGLM, which cannot, in float32. The file holds
 
     about                     JSON: versions, lengths and target_lengths of the texts, and for each case architecture,
                               kind, config, shapes and seed
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import BERT, DISTILBERT, FALCON, GPT2, LLAMA, MARIAN, MPT, NO_KV_HEADS, OPT, T5, XLNET, Case
+from cases import BART, BERT, DISTILBERT, FALCON, GPT2, LLAMA, MARIAN, MPT, NO_KV_HEADS, OPT, T5, XGLM, XLNET, Case
 from make_families import LENGTHS, TARGET_LENGTHS, load, padded, real
 
 FILE = Path(__file__).with_name("heads.npz")
@@ -65,6 +65,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("Falcon", FALCON | {"pad_token_id": 0}),
     "mpt": ("Mpt", MPT | {"pad_token_id": 0}),
     "opt": ("OPT", OPT | {"pad_token_id": 0}),
+    "xglm": ("XGLM", XGLM),
 }
 IMAGES = {
     "hidden_size": 16,
@@ -77,6 +78,11 @@ IMAGES = {
 OTHERS = {
     "xlnet": Case("XLNetModel", XLNET, seed=3, dtype="float32"),
     "marian": Case("MarianModel", MARIAN, "encoder_decoder", seed=4),
+    "bart": Case("BartModel", BART, "encoder_decoder", seed=14),
+    "mbart": Case("MBartModel", BART | {"decoder_start_token_id": 2}, "encoder_decoder", seed=15),
+    "blenderbot": Case("BlenderbotModel", BART, "encoder_decoder", seed=16),
+    "pegasus": Case("PegasusModel", BART, "encoder_decoder", seed=17),
+    "m2m_100": Case("M2M100Model", BART, "encoder_decoder", seed=18),
     "t5": Case("T5Model", T5 | {"d_kv": 8}, "encoder_decoder", seed=5),
     "t5_untied": Case(
         "T5Model",
@@ -99,7 +105,8 @@ def cases() -> dict[str, Case]:
     """Every class that the library has."""
     found = {}
     for seed, (model_type, (name, config)) in enumerate(DECODERS.items()):
-        found[f"{model_type}/none"] = Case(f"{name}Model", config, seed=seed)
+        dtype = "float32" if model_type == "xglm" else "float64"
+        found[f"{model_type}/none"] = Case(f"{name}Model", config, seed=seed, dtype=dtype)
         for head, ending in ENDINGS.items():
             labels = {} if head == "span" else CLASSES
             if hasattr(transformers, name + ending):

@@ -506,7 +506,10 @@ def test_generation_is_as_the_folder_has_it(
             {"forced_bos_token_id": 7, "forced_eos_token_id": 2, "min_length": 3, "max_length": 12},
             {"forced_first_id": 7, "forced_last_id": 2, "min_new_tokens": 2, "max_new_tokens": 11},
         ),
-        ({"forced_eos_token_id": [2], "max_length": 9, "max_new_tokens": 4}, {"forced_last_id": 2, "max_new_tokens": 4}),
+        (
+            {"forced_eos_token_id": [2], "max_length": 9, "max_new_tokens": 4},
+            {"forced_last_id": 2, "max_new_tokens": 4},
+        ),
     ],
 )
 def test_an_encoder_decoder_forces_tokens_and_counts_without_its_start(

@@ -187,9 +187,7 @@ class Constraints:
             ValueError: If they do not.
         """
         if max(self._named_ids, default=0) >= vocabulary:
-            raise ValueError(
-                f"forbidden and forced tokens {self._named_ids} go beyond the vocabulary of {vocabulary}"
-            )
+            raise ValueError(f"forbidden and forced tokens {self._named_ids} go beyond the vocabulary of {vocabulary}")
         if self.stop_table is not None and self.stop_table.shape[1] != vocabulary:
             raise ValueError(
                 f"stop_table knows {self.stop_table.shape[1]} tokens and the model {vocabulary}: build the table from "
@@ -260,9 +258,7 @@ class Constraints:
             logits_RxV = jnp.where(self.rule.allowed_tokens(state.rule), logits_RxV, -jnp.inf)
         return logits_RxV
 
-    def force(
-        self, logits_RxV: Float[Array, "R V"], step: Int[Array, ""], length: int
-    ) -> Float[Array, "R V"]:
+    def force(self, logits_RxV: Float[Array, "R V"], step: Int[Array, ""], length: int) -> Float[Array, "R V"]:
         """Return logits under which a forced token has probability 1, whatever else is forbidden.
 
         Args:

@@ -32,6 +32,7 @@ from transformer.huggingface.marian import (
 from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
 _BIAS = "final_logits_bias"
+_WITHOUT_EFFECT = ("is_decoder",)  # the classes of generation have a decoder in any case
 _CONFIG_KEYS = (
     ConfigKey("vocab_size", "vocab_size"),
     ConfigKey("d_model", "width"),
@@ -43,7 +44,7 @@ _CONFIG_KEYS = (
     ConfigKey("dropout", "dropout"),
     ConfigKey("attention_dropout", "attention_dropout"),
     ConfigKey("activation_function", "activation", values=ACTIVATIONS),
-    ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width"}),
+    ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width", None: "none"}),
 )
 _FIXED_FIELDS = {
     "score": "scaled_dot",
@@ -111,7 +112,7 @@ def _make_spec(model_type: str, name: str, fixed_fields: Mapping[str, Any], **op
     values: dict[str, Any] = {
         "config_keys": (*_CONFIG_KEYS, ConfigKey("output_bias", "output_bias")),
         "tensor_entries": _TENSOR_ENTRIES,
-        "fixed_keys": (FixedConfigKey("is_encoder_decoder", True, is_written=True), *CAUSAL_KEYS),
+        "fixed_keys": (FixedConfigKey("is_encoder_decoder", True, is_written=True, null=False), *CAUSAL_KEYS),
         "training_keys": {"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
         "optional_prefix": "model.",
         "tensor_aliases": {
@@ -125,7 +126,7 @@ def _make_spec(model_type: str, name: str, fixed_fields: Mapping[str, Any], **op
             "num_hidden_layers": "encoder_layers",
         },
         "simplify_config": _simplify_config,
-        "simplified_keys": frozenset({"decoder_attention_heads", "decoder_ffn_dim"}),
+        "simplified_keys": frozenset({"decoder_attention_heads", "decoder_ffn_dim", *_WITHOUT_EFFECT}),
         "restore_config": _restore_config,
     }
     return ConversionSpec(
@@ -176,8 +177,6 @@ M2M_100 = _make_spec(
     # The sinusoids, which earlier versions of the library wrote.
     ignored_tensors=(r"(model\.)?(encoder|decoder)\.embed_positions\.weights",),
     simplify_config=_simplify_m2m_100,
-    simplified_keys=frozenset(
-        {"decoder_attention_heads", "decoder_ffn_dim", "pad_token_id", "decoder_start_token_id"}
-    ),
+    simplified_keys=frozenset({"decoder_attention_heads", "decoder_ffn_dim", "pad_token_id", "decoder_start_token_id"}),
     restore_config=_restore_m2m_100,
 )
