@@ -7,8 +7,9 @@ the root of the checkout, in an environment of its own:
     golden/bin/python tests/golden/make_families.py [case ...]
 
 It writes tests/golden/families/<case>.npz; the tests read these and never run this script. The weights are not stored:
-`weights.weights_of(architecture, shapes, seed)` rebuilds them bit by bit. They are float32; the models compute in float64 where
-they can, though several go through float32 in norms, rotary angles and softmaxes. A file holds, with L layers:
+`weights.weights_of(architecture, shapes, seed)` rebuilds them bit by bit. They are float32; the models compute in
+float64 where they can, though several go through float32 in norms, rotary angles and softmaxes. A file holds, with L
+layers:
 
     about            JSON: architecture, kind, config (config.json as published), shapes (the tensors of
                      model.safetensors), seed, versions

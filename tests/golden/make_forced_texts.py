@@ -6,8 +6,8 @@ Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0 and numpy 2.4
 
 It writes tests/golden/forced_texts.json: the sources; for each model architecture, config.json, shapes and seed of its
 weights, as in make_families.py; and for each set of options of generation the texts, without the start token and
-without padding. No padding is generated. Without a length penalty, a beam search is the same here and there, but for limits that
-forbid tokens: the probabilities of the others do not sum to one there.
+without padding. No padding is generated. Without a length penalty, a beam search is the same here and there, but for
+limits that forbid many tokens: there, the probabilities of the others then do not sum to one.
 """
 
 import json

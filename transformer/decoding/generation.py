@@ -183,10 +183,10 @@ def generate(
 ) -> DecodedSequences:
     """Decode at most `length` tokens for every example; the loop stops when all are done.
 
-    Each step takes the model's logits, applies the constraints, excludes padding and begin, forces tokens, normalizes (except for a
-    `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A row ends with
-    an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length` and `tokens`
-    static.
+    Each step takes the model's logits, applies the constraints, excludes padding and begin, forces tokens, normalizes
+    (except for a `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A
+    row ends with an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length`
+    and `tokens` static.
 
     Args:
         model: The model.

@@ -104,7 +104,13 @@ def _simplify_m2m_100(config: Config, names: TensorNames) -> Config:
 def _restore_m2m_100(config: Config) -> Config:
     if not config["position_offset"]:
         raise UserError("config.model.position_offset=0 leaves no row of padding before the first position")
-    return {**_restore_config(without_keys(config, "position_offset")), "pad_token_id": config["position_offset"] - 1}
+    return {
+        **_restore_config(without_keys(config, "position_offset")),
+        "pad_token_id": config["position_offset"] - 1,
+        # Ours drop no layers, and the defaults of the class do.
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+    }
 
 
 def _make_spec(model_type: str, name: str, fixed_fields: Mapping[str, Any], **options: Any) -> ConversionSpec:

@@ -80,6 +80,8 @@ class SentenceFrame(NamedTuple):
     target_start: tuple[int, ...] = ()
 
 
+NO_FRAME = SentenceFrame()
+
 BatchTokens = Annotated[int, Range(1, 2**24)]
 """A number of positions in a batch, limited because the host allocates arrays of this size."""
 
@@ -98,8 +100,8 @@ class TranslationConfig(TextDatasetConfig):
             direction.
         tokenizer: The tokenizer to train.
         vocab_size: The vocabulary size of the trained tokenizer, which both sides share.
-        source_start_ids: The tokens in front of every source, such as BART's begin token or NLLB's language. Every target
-            begins with `decoding.forced_first_id`.
+        source_start_ids: The tokens in front of every source, such as BART's begin token or NLLB's language. Targets
+            begin with `decoding.forced_first_id`.
         source_end_ids: The tokens behind the end token of every source, such as mBART's language.
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
@@ -278,9 +280,7 @@ def pad_begin_end_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return pad, begin, end
 
 
-def encode_pairs(
-    tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = SentenceFrame()
-) -> EncodedPairs:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = NO_FRAME) -> EncodedPairs:
     """Encode sentence pairs.
 
     Both sides get an end token; the source also gets a language tag in front if the data have several target languages.

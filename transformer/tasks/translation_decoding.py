@@ -21,6 +21,7 @@ from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
 from transformer.tasks.translation_data import (
+    NO_FRAME,
     TARGET_OVER_SOURCE,
     SentenceFrame,
     encode_pairs,
@@ -39,7 +40,7 @@ def translate(
     language: str | None = None,
     max_length: int | None = None,
     replacer: UnknownWordReplacer | None = None,
-    frame: SentenceFrame = SentenceFrame(),
+    frame: SentenceFrame = NO_FRAME,
 ) -> list[SentencePair]:
     """Translate sentences.
 
@@ -163,7 +164,7 @@ def make_coverage_penalty(
 
 
 def encode_pair_inputs(
-    view: StateView, tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = SentenceFrame()
+    view: StateView, tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = NO_FRAME
 ) -> EncodedInputs:
     """Encode sentences with their translations as a model reads them, for maps under teacher forcing.
 
