@@ -15,9 +15,8 @@ from transformer.models.model import Variables
 RECORDED = json.loads(Path(__file__).with_name("training_steps.json").read_text())
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "bart" else pytest.param(name, marks=pytest.mark.slow) for name in RECORDED["losses"]]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDED["losses"])
 def test_one_step_of_gradient_descent_has_the_losses_recorded(name: str, tmp_path: Path) -> None:
     recorded = recording(name)
     model, params = model_of(name, recorded, tmp_path)
