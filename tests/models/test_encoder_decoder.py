@@ -383,3 +383,37 @@ def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], sa
     with pytest.raises(UserError, match=says) as refused:
         dataclasses.replace(TINY, **changes)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"side_embeddings": SideEmbeddings.SEPARATE},
+            r"side_embeddings=separate parts nothing: .*positions=sinusoidal has no table",
+        ),
+        ({"positions": PositionEncoding.T5, "position_offset": 2}, r"position_offset=2 .*positions=t5 has none there"),
+        (
+            {"positions": PositionEncoding.SINUSOIDAL_TENSOR2TENSOR, "width": 2},
+            r"width=2 has one frequency alone; .*say width=4 or more",
+        ),
+    ],
+)
+def test_choices_of_positions_that_do_not_hold_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(TINY, **changes)
+
+
+def test_each_side_has_its_own_table_and_norm() -> None:
+    """A change of the source's table changes what is read, and one of the target's what is written."""
+    case = case_of(norm_placement=NormPlacement.POST, **SEPARATE)
+    params, rows = case.variables.params, 16 + 2
+    assert {name: params[name]["table"].shape for name in ("positions", "source_positions")} == {
+        "positions": (rows, 16),
+        "source_positions": (rows, 16),
+    }
+    usual = case.forward(case.variables, INPUTS)[1].maps["encoder/self"].weights
+    for name, changes_reading in (("positions", False), ("source_positions", True)):
+        other = case.variables._replace(params={**params, name: {"table": params[name]["table"][::-1]}})
+        found = case.forward(other, INPUTS)[1].maps["encoder/self"].weights
+        assert bool(np.abs(found - usual).max() > 1e-3) == changes_reading

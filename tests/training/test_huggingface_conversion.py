@@ -17,6 +17,7 @@ from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer, load_wordpiece_tokenizer
 from transformer.huggingface.convert import CONVERSIONS, open_model_folder, write_model_folder
+from transformer.huggingface.fine_tuned_heads import output_names
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
@@ -136,6 +137,8 @@ def test_sources_of_a_published_encoder_decoder_have_the_tokens_of_its_tokenizer
     task = fine_tuning_config(open_model_folder(tmp_path), tokenizer, options, name="bart")["task"]
     assert {key: value for key, value in task.items() if key.startswith("source_")} == frame
     assert task["decoding"] == {"end_ids": (2,), "forced_first_id": 9}
+    # Its config.json names classes, as that of every BART does, and the model has none.
+    assert output_names(open_model_folder(tmp_path).config | {"id2label": {"0": "LABEL_0"}}, 0) == ()
     encoded = encode_pairs(
         tokenizer,
         [SentencePair("w5 w6", "w7", "")],

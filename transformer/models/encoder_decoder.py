@@ -145,8 +145,8 @@ class EncoderDecoder(TokenDecoder):
             builder=encoder_builder,
         )
         # The target's are the model's own, which a decoding step reads.
-        separate = config.side_embeddings is SideEmbeddings.SEPARATE
-        source = self.make_positions_and_norm(encoder_builder) if separate else PositionsAndNorm(None, None)
+        self.separate_sides = config.side_embeddings is SideEmbeddings.SEPARATE
+        source = self.make_positions_and_norm(encoder_builder) if self.separate_sides else PositionsAndNorm(None, None)
         self.source_positions, self.source_embedding_norm = source
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
@@ -211,8 +211,8 @@ class EncoderDecoder(TokenDecoder):
         """
         source_BxS = jnp.asarray(inputs["source"])
         lengths = real_lengths(source_BxS, self.pad)
-        separate = self.config.side_embeddings is SideEmbeddings.SEPARATE
-        tables = PositionsAndNorm(self.source_positions, self.source_embedding_norm) if separate else None
+        own = PositionsAndNorm(self.source_positions, self.source_embedding_norm)
+        tables = own if self.separate_sides else None
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
         x_BxSxE, outputs = scan_blocks(
