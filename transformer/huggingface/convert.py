@@ -376,12 +376,14 @@ def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: M
 def _check_computed_tensors(family: ConversionSpec, config: Config, headers: Mapping[str, TensorHeader]) -> None:
     """Raise if a tensor has other values than those that ours compute: the library would read the tensor."""
     computed = family.computed_tensors(family.complete_config(config))
-    found = {
-        name: next((known for known in (name, name.removeprefix(family.optional_prefix)) if known in headers), None)
+    file_names = {
+        name: next(
+            (spelled for spelled in (name, name.removeprefix(family.optional_prefix)) if spelled in headers), None
+        )
         for name in computed
     }
-    tensors = dict(safetensors_files.read_tensors(headers, [name for name in found.values() if name is not None]))
-    for name, file_name in found.items():
+    tensors = dict(safetensors_files.read_tensors(headers, [name for name in file_names.values() if name is not None]))
+    for name, file_name in file_names.items():
         if file_name is None:
             continue
         tensor, expected = tensors[file_name], computed[name]
