@@ -23,6 +23,7 @@ from transformer.attention.positions import (
     combine_positions,
     sinusoidal_positions,
     t5_bucket,
+    tensor2tensor_positions,
 )
 from transformer.attention.scores import Score
 
@@ -71,6 +72,19 @@ def test_a_shift_is_one_rotation_for_all_positions(shift: int) -> None:
     here, there = (np.asarray(waves(POSITIONS + move, width)) for move in (0, shift))
     np.testing.assert_allclose(there, here @ rotation.T, rtol=0, atol=1e-4)
     np.testing.assert_allclose(np.sum(here**2, axis=1), width / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [4, 8, 128])
+def test_the_frequencies_of_tensor2tensor_reach_the_last_one(width: int) -> None:
+    """The last sine is that of p / 10000 itself."""
+    ours = np.asarray(jax.jit(tensor2tensor_positions, static_argnums=1)(POSITIONS, width))
+    half = width // 2
+    angles = POSITIONS[:, None] / 10000.0 ** (np.arange(half) / (half - 1))
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    assert (np.abs(ours - expected) <= 1e-6 + 1.2e-7 * POSITIONS[:, None]).all()
+    np.testing.assert_allclose(ours[:, half - 1], np.sin(POSITIONS / 10000), atol=1e-6)
+    with pytest.raises(ValueError, match="width=2 has no two frequencies"):
+        tensor2tensor_positions(jnp.arange(3), 2)
 
 
 def test_an_odd_width_is_refused() -> None:

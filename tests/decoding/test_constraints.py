@@ -91,6 +91,33 @@ def test_samples_are_drawn_behind_the_penalty(key: Any) -> None:
             assert score == pytest.approx(np.log(draws).sum(), abs=1e-4)
 
 
+@pytest.mark.parametrize("strategy", [GreedySearch(), BeamSearch(3, 0.6)], ids=["greedy", "beams"])
+def test_forced_tokens_are_certain_at_both_ends_although_they_are_forbidden(strategy: Any) -> None:
+    """The begin token, which nothing else would generate, and the end at the greatest length."""
+    first, last = SPECIAL.bos_id, SPECIAL.eos_id
+    constraints = Constraints(forbidden_ids=FORBIDDEN, forced_first_id=first, forced_last_id=last)
+    rollout = rollout_of(TABLE, strategy, LENGTH, prompt=PROMPT, constraints=constraints)
+    forced_ends = 0
+    for example in range(EXAMPLES):
+        free = expected_of(example, 1.0)
+
+        def model(tokens: Any, free: Any = free) -> Any:
+            forced = {0: first, LENGTH - 1: last}.get(len(tokens))
+            return free(tokens) if forced is None else np.where(np.arange(VOCABULARY) == forced, 0.0, -np.inf)
+
+        if isinstance(strategy, BeamSearch):
+            everything = [token for token in range(VOCABULARY) if token != last]
+            options: Any = {"others": everything, "exponent": 0.6, "num_beams": 3}
+            expected = oracle.beam_search(model, end=last, length=LENGTH, **options)
+        else:
+            expected = [oracle.greedy(model, end=last, length=LENGTH)]
+        assert hypotheses(rollout, example) == [one.tokens for one in expected]
+        np.testing.assert_allclose(rollout.scores[example], [one.score for one in expected], rtol=0, atol=1e-4)
+        assert {tokens[0] for tokens in hypotheses(rollout, example)} == {first}
+        forced_ends += sum(len(tokens) == LENGTH for tokens in hypotheses(rollout, example))
+    assert forced_ends
+
+
 def test_one_beam_is_greedy_under_penalty_prompt_and_stop_strings() -> None:
     pieces = [b"", b"", b"", *(bytes([97 + n]) for n in range(3, VOCABULARY))]
     constraints = Constraints(THETA, FORBIDDEN, build_stop_table(["dg", "gg", "if"], pieces))

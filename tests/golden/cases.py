@@ -114,6 +114,15 @@ MODERNBERT = {
     "cls_token_id": 1,
     "sep_token_id": 2,
 }
+BART = {key: value for key, value in MARIAN.items() if not key.endswith(("_token_id", "_embedding"))}
+XGLM = {
+    "vocab_size": VOCABULARY,
+    "d_model": WIDTH,
+    "ffn_dim": FEED_FORWARD,
+    "num_layers": 2,
+    "attention_heads": HEADS,
+    "max_position_embeddings": POSITIONS,
+}
 XLNET = {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layer": 2, "n_head": HEADS, "d_inner": FEED_FORWARD}
 
 
@@ -130,7 +139,8 @@ class Case:
     untied: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Weights of published checkpoints that the library itself would tie away."""
     dtype: str = "float64"
-    """Not float64 where the library cannot: its XLNet mixes types, a window of nothing but padding gives no number."""
+    """Not float64 where the library cannot: its XLNet mixes types, a window of nothing but padding gives no number, and
+    its XGLM has a least number that is no float32."""
     generates: bool = True
     new_tokens: int = 8
     """How many tokens are generated."""
@@ -335,6 +345,20 @@ CASES = {
         seed=4,
     ),
     "opt": Case("OPTForCausalLM", OPT, seed=3),
+    "xglm": Case("XGLMForCausalLM", XGLM, seed=1, dtype="float32", generates=False),
+    "xglm_plain": Case(
+        "XGLMForCausalLM",
+        XGLM
+        | {
+            "scale_embedding": False,
+            "activation_function": "relu",
+            "pad_token_id": 0,
+            "attention_heads": 2,
+            "num_layers": 4,
+        },
+        seed=109,
+        dtype="float32",
+    ),
     "opt_post": Case(
         "OPTForCausalLM",
         OPT | {"do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"},
@@ -471,6 +495,41 @@ CASES = {
     ),
     "marian": Case("MarianMTModel", MARIAN | {"activation_function": "swish"}, "encoder_decoder", seed=12),
     "marian_relu": Case("MarianMTModel", MARIAN | {"activation_function": "relu"}, "encoder_decoder", seed=14),
+    "bart": Case("BartForConditionalGeneration", BART, "encoder_decoder", seed=12),
+    "bart_three_heads": Case(
+        "BartForConditionalGeneration",
+        BART
+        | {
+            "d_model": 36,
+            "encoder_attention_heads": 3,
+            "decoder_attention_heads": 3,
+            "decoder_layers": 3,
+            "activation_function": "relu",
+            "scale_embedding": True,
+        },
+        "encoder_decoder",
+        seed=34,
+    ),
+    "mbart": Case(
+        "MBartForConditionalGeneration",
+        BART | {"scale_embedding": True, "decoder_start_token_id": 2},
+        "encoder_decoder",
+        seed=4,
+    ),
+    "pegasus": Case(
+        "PegasusForConditionalGeneration",
+        BART | {"scale_embedding": True, "activation_function": "relu"},
+        "encoder_decoder",
+        seed=24,
+    ),
+    "blenderbot": Case("BlenderbotForConditionalGeneration", BART, "encoder_decoder", seed=4),
+    "m2m_100": Case("M2M100ForConditionalGeneration", BART, "encoder_decoder", seed=10),
+    "m2m_100_padding": Case(
+        "M2M100ForConditionalGeneration",
+        BART | {"pad_token_id": 4, "scale_embedding": False, "activation_function": "swish"},
+        "encoder_decoder",
+        seed=18,
+    ),
     "t5": Case(
         "T5ForConditionalGeneration",
         T5 | {"d_kv": 8, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6},

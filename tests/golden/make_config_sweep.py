@@ -26,6 +26,7 @@ import torch
 import transformers
 from cases import (
     ALBERT,
+    BART,
     BERT,
     FEED_FORWARD,
     GPT2,
@@ -45,6 +46,7 @@ from cases import (
     T5,
     VOCABULARY,
     WIDTH,
+    XGLM,
     XLNET,
     YARN,
 )
@@ -146,6 +148,12 @@ CASES = {
     ),
     "modernbert nested": ("ModernBertForTokenClassification", MODERNBERT | {"global_attn_every_n_layers": 2} | NESTED),
     "marian": ("MarianMTModel", MARIAN),
+    "bart": ("BartForConditionalGeneration", BART),
+    "mbart": ("MBartForConditionalGeneration", BART | {"scale_embedding": True}),
+    "pegasus": ("PegasusForConditionalGeneration", BART),
+    "blenderbot": ("BlenderbotForConditionalGeneration", BART),
+    "m2m_100": ("M2M100ForConditionalGeneration", BART),
+    "xglm": ("XGLMForCausalLM", XGLM),
     "t5": ("T5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
     "vit": ("ViTForImageClassification", IMAGES),
     "deit": ("DeiTForImageClassificationWithTeacher", IMAGES),

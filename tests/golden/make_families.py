@@ -7,8 +7,9 @@ the root of the checkout, in an environment of its own:
     golden/bin/python tests/golden/make_families.py [case ...]
 
 It writes tests/golden/families/<case>.npz; the tests read these and never run this script. The weights are not stored:
-`weights.random_weights(shapes, seed)` rebuilds them bit by bit. They are float32; the models compute in float64 where
-they can, though several go through float32 in norms, rotary angles and softmaxes. A file holds, with L layers:
+`weights.weights_of(architecture, shapes, seed)` rebuilds them bit by bit. They are float32; the models compute in
+float64 where they can, though several go through float32 in norms, rotary angles and softmaxes. A file holds, with L
+layers:
 
     about            JSON: architecture, kind, config (config.json as published), shapes (the tensors of
                      model.safetensors), seed, versions
@@ -43,7 +44,7 @@ import transformers
 from cases import CASES, Case
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from weights import random_weights
+from weights import weights_of
 
 FOLDER = Path(__file__).with_name("families")
 LENGTHS, TARGET_LENGTHS, PROMPT_LENGTHS = (9, 5, 2), (4, 7, 2), (5, 2)
@@ -81,7 +82,7 @@ def load(case: Case) -> tuple[Any, dict[str, Any], dict[str, tuple[int, ...]]]:
         with safe_open(folder / "model.safetensors", "np") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118, safetensors has no iterator
         shapes |= case.untied
-        save_file(random_weights(shapes, case.seed), folder / "model.safetensors", {"format": "pt"})
+        save_file(weights_of(case.architecture, shapes, case.seed), folder / "model.safetensors", {"format": "pt"})
         model, report = kind.from_pretrained(
             folder,
             dtype=getattr(torch, case.dtype),
@@ -176,6 +177,8 @@ def generate(model: Any, case: Case, pad: int) -> dict[str, np.ndarray]:
     settings = model.generation_config
     settings.pad_token_id, settings.forced_eos_token_id = pad, None
     if case.kind == "encoder_decoder":
+        # Neither of them stands within a text, nor is one generated here.
+        settings.suppress_tokens = sorted({pad, settings.decoder_start_token_id} - {settings.eos_token_id})
         source, mask = torch.tensor(padded(LENGTHS, pad, seed=1)).long(), torch.tensor(real(LENGTHS))
         return {"generated": continue_greedily(model, case.new_tokens, input_ids=source, attention_mask=mask)}
     settings.eos_token_id = None

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from tests.golden.extra_conversions import ARRANGEMENTS, family
-from tests.golden.weights import random_weights
+from tests.golden.weights import weights_of
 from transformer.huggingface.convert import open_model_folder
 from transformer.huggingface.parameter_conversion import parameter_shapes, plan_file_tensors, tensors_to_params
 from transformer.layers.functional_module import Precision
@@ -46,7 +46,7 @@ def recording(name: str, folder: Path = FOLDER) -> Recording:
         arrays = {key: file[key] for key in file.files}
     about = json.loads(str(arrays.pop("about")))
     shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
-    return Recording(about, arrays, random_weights(shapes, about["seed"]))
+    return Recording(about, arrays, weights_of(about["architecture"], shapes, about["seed"]))
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def head_recording(case: str) -> Recording:
     about = recorded_heads()[0]["cases"][case]
     arrays = {key.rpartition("/")[2]: value for key, value in recorded_heads()[1].items() if key.startswith(f"{case}/")}
     shapes = {key: tuple(shape) for key, shape in about["shapes"].items()}
-    return Recording(about, arrays, random_weights(shapes, about["seed"]))
+    return Recording(about, arrays, weights_of(about["architecture"], shapes, about["seed"]))
 
 
 def model_of(name: str, recorded: Recording, folder: Path) -> tuple[Model, PyTree]:

@@ -31,3 +31,15 @@ def random_weights(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str
             value = scale * draw / np.sqrt(min(shape[0], draw.size // shape[0]))
         weights[name] = value.astype(np.float32)
     return weights
+
+
+def weights_of(architecture: str, shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, np.ndarray]:
+    """The random weights of a class, with the sinusoids of those whose tables of positions are constants."""
+    weights = random_weights(shapes, seed)
+    if architecture.startswith(("Marian", "Pegasus")):
+        for name in weights:
+            if name.endswith("embed_positions.weight"):
+                rows, width = weights[name].shape
+                angles = np.arange(rows)[:, None] / 10000 ** (np.arange(width // 2) * 2 / width)
+                weights[name] = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+    return weights

@@ -114,6 +114,8 @@ def test_a_round_trip_is_the_same_in_every_bit(name: str, tmp_path: Path) -> Non
     # The rate of ours, which is not that of the file.
     unsaid.add("classifier_dropout_prob")
     complete = family.complete_config(recorded.config)
+    # Rates of what ours never drop, which the defaults of a class are not.
+    unsaid |= {"encoder_layerdrop", "decoder_layerdrop"}
     for key in said.keys() - unsaid:
         stated = recorded.config.get(key, complete.get(key))
         synonyms = ACTIVATIONS.get(str(said[key])) == ACTIVATIONS.get(str(stated), "none")
@@ -153,7 +155,11 @@ def test_a_model_without_a_head_of_its_own_is_read_with_the_table_as_head(tmp_pa
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [
-        ("bart", "encoder_decoder: marian, t5, mt5; vit: vit, deit, dinov2, siglip_vision_model, siglip, "),
+        (
+            "blenderbot-small",
+            "encoder_decoder: marian, bart, mbart, blenderbot, pegasus, m2m_100, t5, mt5; vit: vit, deit, dinov2, "
+            "siglip_vision_model, siglip, ",
+        ),
         ("rwkv", "decoder: gpt2, openai-gpt, gptj, bloom, llama, mistral, "),
         ("GPTNeoX", "did you mean 'gpt_neox'?"),
         ("OpenAI_GPT", "did you mean 'openai-gpt'?"),
@@ -296,7 +302,6 @@ def test_published_spellings_are_read_as_the_same(tmp_path: Path, name: str, ren
         ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq", (4,)),
         ("bert", "bert.embeddings.position_ids", (1, 24)),
         ("roberta", "roberta.embeddings.position_ids", (1, 24)),
-        ("marian", "model.encoder.embed_positions.weight", (24, 32)),
         ("t5", "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight", (8, 4)),
     ],
 )
@@ -304,6 +309,19 @@ def test_known_constants_are_passed_over(tmp_path: Path, name: str, harmless: st
     recorded = recording(name)
     foreign = read(renamed(recorded, str, **{harmless: np.ones(shape, np.float32)}), tmp_path)
     assert foreign.notes == []
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+def test_a_table_of_positions_that_is_computed_must_have_those_values(tmp_path: Path, name: str) -> None:
+    recorded = recording(name)
+    angles = np.arange(24)[:, None] / 10000 ** (np.arange(16) / 16)
+    table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float16).astype(np.float32)
+    for number, tensor in enumerate(("model.encoder.embed_positions.weight", "decoder.embed_positions.weight")):
+        place = f"model.{tensor.removeprefix('model.')}"
+        without = recorded._replace(weights={key: value for key, value in recorded.weights.items() if key != place})
+        assert read(renamed(without, str, **{tensor: table}), tmp_path / f"same{number}").notes == []
+        with pytest.raises(UserError, match=rf"the tensor '{tensor}' has other values than the sinusoids"):
+            read(renamed(without, str, **{tensor: table + 0.1}), tmp_path / f"other{number}")
 
 
 def test_a_second_copy_must_be_one(tmp_path: Path) -> None:
@@ -515,6 +533,30 @@ def test_generation_is_as_the_folder_has_it(
 
 
 @pytest.mark.parametrize(
+    ("file", "decoding"),
+    [
+        (
+            {"forced_bos_token_id": 7, "forced_eos_token_id": 2, "min_length": 3, "max_length": 12},
+            {"forced_first_id": 7, "forced_last_id": 2, "min_new_tokens": 2, "max_new_tokens": 11},
+        ),
+        (
+            {"forced_eos_token_id": [2], "max_length": 9, "max_new_tokens": 4},
+            {"forced_last_id": 2, "max_new_tokens": 4},
+        ),
+    ],
+)
+def test_an_encoder_decoder_forces_tokens_and_counts_without_its_start(
+    tmp_path: Path, file: dict[str, Any], decoding: dict[str, Any]
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2} | file))
+    foreign = read(recording("bart"), tmp_path)
+    assert foreign.generation.decoding == {"end_ids": (2,)} | decoding
+    assert foreign.notes == []
+    written = generation_config(DecodingDefaults(**decoding), 1, {"eos_token_id": 2})
+    assert convert_generation_config({}, written, 53, searches=True).decoding == {"end_ids": (2,)} | decoding
+
+
+@pytest.mark.parametrize(
     ("name", "config", "file", "said"),
     [
         (
@@ -533,8 +575,8 @@ def test_generation_is_as_the_folder_has_it(
         (
             "t5",
             {},
-            {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "forced_bos_token_id": 3, "my_option": 1},
-            "generation_config.json has early_stopping=True, forced_bos_token_id=3, length_penalty=2.0, my_option=1, "
+            {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "forced_bos_token_id": 99, "my_option": 1},
+            "generation_config.json has early_stopping=True, forced_bos_token_id=99, length_penalty=2.0, my_option=1, "
             "which generation does not honor here",
         ),
         (

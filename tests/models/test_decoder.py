@@ -383,8 +383,8 @@ def test_a_task_that_does_not_fit_is_refused_in_one_line() -> None:
         build_for(8, 21)
 
 
-def test_only_a_table_of_positions_has_rows_before_the_first() -> None:
+def test_only_positions_in_the_embeddings_have_a_first_one_above_0() -> None:
     with pytest.raises(
-        UserError, match=r"config\.model\.position_offset=2 is of a table of positions, and .*=alibi has none"
+        UserError, match=r"config\.model\.position_offset=2 is of positions in the embeddings, and .*=alibi has none"
     ):
         build("decoder", positions=PositionEncoding.ALIBI, position_offset=2)

@@ -19,13 +19,19 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionEncoding
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
-from transformer.models.encoder_decoder import EncoderDecoderConfig
+from transformer.models.encoder_decoder import EncoderDecoderConfig, SideEmbeddings
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
 
 PAD, BEGIN, END, VOCABULARY = 0, 1, 2, 24
 SITES = ("encoder/self", "decoder/self", "decoder/cross")
+SEPARATE = {
+    "positions": PositionEncoding.LEARNED,
+    "embedding_norm": True,
+    "position_offset": 2,
+    "side_embeddings": SideEmbeddings.SEPARATE,
+}
 TINY = EncoderDecoderConfig(
     encoder_layers=2, decoder_layers=2, width=16, heads=2, feed_forward=24, biases=Biases.ALL, max_length=16
 )
@@ -91,15 +97,27 @@ under_pre = pytest.mark.parametrize("case", ["pre"], indirect=True)
         pytest.param(NormPlacement.PRE, {}, marks=pytest.mark.slow),
         pytest.param(NormPlacement.PRE, {"positions": PositionEncoding.LEARNED}, marks=pytest.mark.slow),
         (NormPlacement.PRE, {"positions": PositionEncoding.LEARNED, "position_join": PositionCombination.CONCATENATED}),
+        (NormPlacement.POST, SEPARATE),
+        pytest.param(
+            NormPlacement.PRE,
+            {"positions": PositionEncoding.SINUSOIDAL_TENSOR2TENSOR, "position_offset": 3},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["post", "pre", "pre_learned", "pre_concatenated"],
+    ids=["post", "pre", "pre_learned", "pre_concatenated", "post_separate", "pre_tensor2tensor"],
 )
 def test_logits_and_maps_are_the_oracles(placement: NormPlacement, changes: dict[str, Any]) -> None:
     case = case_of(norm_placement=placement, **changes)
     positions = changes.get("positions", TINY.positions)
     logits, aux = case.forward(case.variables, INPUTS)
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), case.variables.params)
-    kind = oracle.Kind(placement.value, positions=positions.value, embedding_scale="sqrt_width")
+    kind = oracle.Kind(
+        placement.value,
+        positions=positions.value,
+        embedding_scale="sqrt_width",
+        position_offset=changes.get("position_offset", 0),
+        side_embeddings="separate" if changes == SEPARATE else "shared",
+    )
     expected = oracle.encoder_decoder(kind, params, SOURCE, TARGET, pad=PAD)
     assert expected.logits.std() > 0.5
     np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=1e-4)
@@ -365,3 +383,37 @@ def test_an_impossible_config_is_refused_in_one_line(changes: dict[str, Any], sa
     with pytest.raises(UserError, match=says) as refused:
         dataclasses.replace(TINY, **changes)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"side_embeddings": SideEmbeddings.SEPARATE},
+            r"side_embeddings=separate parts nothing: .*positions=sinusoidal has no table",
+        ),
+        ({"positions": PositionEncoding.T5, "position_offset": 2}, r"position_offset=2 .*positions=t5 has none there"),
+        (
+            {"positions": PositionEncoding.SINUSOIDAL_TENSOR2TENSOR, "width": 2},
+            r"width=2 has one frequency alone; .*say width=4 or more",
+        ),
+    ],
+)
+def test_choices_of_positions_that_do_not_hold_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        dataclasses.replace(TINY, **changes)
+
+
+def test_each_side_has_its_own_table_and_norm() -> None:
+    """A change of the source's table changes what is read, and one of the target's what is written."""
+    case = case_of(norm_placement=NormPlacement.POST, **SEPARATE)
+    params, rows = case.variables.params, 16 + 2
+    assert {name: params[name]["table"].shape for name in ("positions", "source_positions")} == {
+        "positions": (rows, 16),
+        "source_positions": (rows, 16),
+    }
+    usual = case.forward(case.variables, INPUTS)[1].maps["encoder/self"].weights
+    for name, changes_reading in (("positions", False), ("source_positions", True)):
+        other = case.variables._replace(params={**params, name: {"table": params[name]["table"][::-1]}})
+        found = case.forward(other, INPUTS)[1].maps["encoder/self"].weights
+        assert bool(np.abs(found - usual).max() > 1e-3) == changes_reading

@@ -38,6 +38,7 @@ class Kind(NamedTuple):
     embedding_scale: str = "none"
     logit_scale: str = "none"
     position_offset: int = 0
+    side_embeddings: str = "shared"
     query_key_norm: str = "none"
     attention_scale: float | None = None
     attention_softcap: float | None = None
@@ -118,13 +119,15 @@ def feed_forward(weights: Weights, x: np.ndarray, activation: str = "relu") -> n
     return affine(weights["contract"], activated(activation, affine(weights["expand"], x)))
 
 
-def waves(length: int, width: int, halves: bool = False) -> np.ndarray:
+def waves(length: int, width: int, kind: str = "sinusoidal") -> np.ndarray:
     """Sines in the even columns, cosines in the odd ones; or all sines, then all cosines."""
     table = np.zeros((length, width))
     for position in range(length):
         for pair in range(width // 2):
-            angle = position / 10000 ** (2 * pair / width)
-            columns = (pair, pair + width // 2) if halves else (2 * pair, 2 * pair + 1)
+            # The code of tensor2tensor reaches the last wavelength, the paper's equation does not.
+            last = width // 2 - 1 if kind == "sinusoidal_tensor2tensor" else width / 2
+            angle = position / 10000 ** (pair / last)
+            columns = (2 * pair, 2 * pair + 1) if kind == "sinusoidal" else (pair, pair + width // 2)
             table[position, columns[0]], table[position, columns[1]] = np.sin(angle), np.cos(angle)
     return table
 
@@ -352,17 +355,24 @@ def layers_of(stacked: Weights) -> list[Weights]:
 
 
 def embedded(
-    kind: Kind, weights: Weights, tokens: np.ndarray, places: np.ndarray, types: np.ndarray | None = None
+    kind: Kind,
+    weights: Weights,
+    tokens: np.ndarray,
+    places: np.ndarray,
+    types: np.ndarray | None = None,
+    side: str = "",
 ) -> np.ndarray:
-    """Tokens, positions and types, and the norm behind them where there is one."""
+    """Tokens, positions and types, and the norm behind them where there is one; of a side, if it has its own."""
+    side = side if kind.side_embeddings == "separate" else ""
+    places = places + kind.position_offset
     table = weights["embedding"]["table"]
     width = table.shape[1]
     x = table[tokens] * (math.sqrt(width) if kind.embedding_scale == "sqrt_width" else 1) * kind.embedding_multiplier
     place = None
     if kind.positions == "learned":
-        place = weights["positions"]["table"][places + kind.position_offset]
+        place = weights[f"{side}positions"]["table"][places]
     if kind.positions.startswith("sinusoidal"):
-        place = waves(int(places.max()) + 1, width, kind.positions == "sinusoidal_halves")[places]
+        place = waves(int(places.max()) + 1, width, kind.positions)[places]
     if place is not None and "join" in weights:
         # One matrix for the token, one for its place.
         of_token, of_place = weights["join"]["kernel"][:width], weights["join"]["kernel"][width:]
@@ -371,7 +381,8 @@ def embedded(
         x = x + place
     if "types" in weights:
         x = x + weights["types"]["table"][np.zeros_like(tokens) if types is None else types]
-    x = normed(kind, weights["embedding_norm"], x) if "embedding_norm" in weights else x
+    norm = f"{side}embedding_norm"
+    x = normed(kind, weights[norm], x) if norm in weights else x
     return affine(weights["embedding_projection"], x) if "embedding_projection" in weights else x
 
 
@@ -451,7 +462,7 @@ def encoder_decoder(kind: Kind, weights: Weights, source: np.ndarray, target: np
         kind, False, 0.81 * (encoders**4 * decoders) ** (1 / 16), weights.get("encoder_relative", {}).get("table")
     )
     writing = Stack(kind, True, (3 * decoders) ** (1 / 4), weights.get("decoder_relative", {}).get("table"))
-    memory = embedded(kind, weights, source, _places(source))
+    memory = embedded(kind, weights, source, _places(source), side="source_")
     memory, read = reading.run(weights["encoder"], memory, {"query_lengths": lengths, "key_lengths": lengths})
     memory = closed(kind, weights, "encoder_norm", reading, memory)
     x = embedded(kind, weights, target, _places(target))

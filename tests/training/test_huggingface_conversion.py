@@ -1,5 +1,6 @@
 """What an export writes: merged LoRA, tokenizers that encode texts as the run reads them, and what is refused."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -9,19 +10,26 @@ import tokenizers
 from tokenizers import processors
 
 from tests.data.test_image_datasets import png
+from tests.golden.recordings import recording
 from tests.training.written_run import write_run
 from transformer.config import UserError
+from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
-from transformer.data.tokenizers.huggingface_tokenizers import load_wordpiece_tokenizer
+from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer, load_wordpiece_tokenizer
 from transformer.huggingface.convert import CONVERSIONS, open_model_folder, write_model_folder
+from transformer.huggingface.fine_tuned_heads import output_names
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import FAMILIES as OURS
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
+from transformer.tasks.registry import task_config
+from transformer.tasks.translation_data import encode_pairs
 from transformer.training.huggingface_conversion import (
+    FineTuningOptions,
     add_sequence_template,
     export_to_huggingface,
+    fine_tuning_config,
     merge_lora,
     tokenizer_config,
 )
@@ -97,6 +105,52 @@ def test_a_run_over_images_that_are_not_square_is_refused(tmp_path: Path) -> Non
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("template", "frame"),
+    [
+        ("<s> $A </s>", {"source_start_ids": (0,)}),
+        ("$A </s> <s>", {"source_end_ids": (0,)}),
+        ("$A </s>", {}),
+        (None, {}),
+    ],
+)
+def test_sources_of_a_published_encoder_decoder_have_the_tokens_of_its_tokenizer(
+    tmp_path: Path, template: str | None, frame: dict[str, tuple[int, ...]]
+) -> None:
+    special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    words = special | {f"w{number}": number for number in range(4, 53)}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(list(special))
+    if template is not None:
+        backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=[*special.items()])
+    recording("bart").write(tmp_path)
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": 2, "forced_bos_token_id": 9, "decoder_start_token_id": 2})
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_huggingface_tokenizer(tmp_path)
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (1, 2, 2)
+    options = FineTuningOptions(context_length=16, batch_size=2)
+    task = fine_tuning_config(open_model_folder(tmp_path), tokenizer, options, name="bart")["task"]
+    assert {key: value for key, value in task.items() if key.startswith("source_")} == frame
+    assert task["decoding"] == {"end_ids": (2,), "forced_first_id": 9}
+    # Its config.json names classes, as that of every BART does, and the model has none.
+    assert output_names(open_model_folder(tmp_path).config | {"id2label": {"0": "LABEL_0"}}, 0) == ()
+    encoded = encode_pairs(
+        tokenizer,
+        [SentencePair("w5 w6", "w7", "")],
+        task_config(task).sentence_frame,
+    )
+    start, end = frame.get("source_start_ids", ()), frame.get("source_end_ids", ())
+    assert encoded.sources[0].tolist() == [*start, 5, 6, 2, *end]
+    assert encoded.targets[0].tolist() == [9, 7, 2]
+    if template is not None:
+        assert encoded.sources[0].tolist() == backend.encode("w5 w6").ids
+
+
 LETTERS = "abcdefg.,!"
 
 

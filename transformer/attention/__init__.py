@@ -45,6 +45,7 @@ from transformer.attention.positions import (
     TransformerXL,
     combine_positions,
     sinusoidal_positions,
+    tensor2tensor_positions,
 )
 from transformer.attention.rotary import RotaryScaling, RotaryScalingKind, apply_rotary
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
@@ -138,6 +139,7 @@ __all__ = [
     "softmax",
     "span_mass",
     "sparsemax",
+    "tensor2tensor_positions",
     "weighted_sum",
     "zero_hidden_keys",
     "zero_padded_queries",

@@ -71,7 +71,7 @@ def sinusoidal_positions(
     Args:
         positions: Positions p.
         width: Features of the encoding; even.
-        halves: Whether to put all sines before all cosines, as the authors' code does.
+        halves: Whether to put all sines before all cosines.
 
     Returns:
         The encodings, in float32.
@@ -85,6 +85,29 @@ def sinusoidal_positions(
     if halves:
         return jnp.concatenate([sines, cosines], axis=-1)
     return jnp.stack([sines, cosines], axis=-1).reshape(*positions.shape, width)
+
+
+def tensor2tensor_positions(positions: Int[Array, "*shape"], width: int) -> Float[Array, "*shape {width}"]:
+    """Compute the encodings of the code of Vaswani et al. 2017 (tensor2tensor), which fairseq took over.
+
+    PE(p, i) = sin(p / 10000^(i / (width / 2 - 1))) for i < width / 2, then the cosines: the wavelengths rise from 2 pi
+    to 10000 times 2 pi, both included, where those of the paper end one step before.
+
+    Args:
+        positions: Positions p.
+        width: Features of the encoding; even and at least 4.
+
+    Returns:
+        The encodings, in float32.
+
+    Raises:
+        ValueError: If `width` is odd or below 4.
+    """
+    if width % 2 or width < 4:
+        raise ValueError(f"width={width} has no two frequencies of a sine and a cosine: it must be even, 4 or more")
+    half = width // 2
+    waves = sinusoids(positions, width, 10000.0 ** (half / (half - 1)), jnp.dtype(jnp.float32))
+    return jnp.concatenate(waves, axis=-1)
 
 
 class AttentionPosition(enum.Enum):

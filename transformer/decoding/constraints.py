@@ -121,6 +121,8 @@ class TokenRule(Protocol):
         "forbidden_sequences",
         "no_repeat_ngram_size",
         "min_new_tokens",
+        "forced_first_id",
+        "forced_last_id",
     ],
 )
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +142,9 @@ class Constraints:
         no_repeat_ngram_size: No sequence of so many tokens occurs twice in prompt and output (Paulus et al. 2018,
             section 2.5); 0 for no limit.
         min_new_tokens: No token ends an output of fewer tokens; a stop string may.
+        forced_first_id: The token that begins every output, with probability 1, such as that of the language to
+            translate into (Fan et al. 2021); None for none.
+        forced_last_id: The last token of an output of the greatest length, with probability 1; None for none.
 
     Raises:
         UserError: If the penalty is not above 0 and finite, if a forbidden token is negative, if a forbidden sequence
@@ -153,6 +158,14 @@ class Constraints:
     forbidden_sequences: tuple[tuple[int, ...], ...] = ()
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
+    forced_first_id: int | None = None
+    forced_last_id: int | None = None
+
+    @property
+    def _named_ids(self) -> tuple[int, ...]:
+        """All tokens that are forbidden or forced."""
+        forced = (token for token in (self.forced_first_id, self.forced_last_id) if token is not None)
+        return (*self.forbidden_ids, *itertools.chain(*self.forbidden_sequences), *forced)
 
     def __post_init__(self) -> None:
         for name in ("no_repeat_ngram_size", "min_new_tokens"):
@@ -162,10 +175,9 @@ class Constraints:
             raise UserError(f"forbidden_sequences={self.forbidden_sequences} has an empty sequence")
         if not 0 < self.repetition_penalty < math.inf:
             raise UserError(f"repetition_penalty={self.repetition_penalty} must be above 0 (1: no penalty)")
-        if min((*self.forbidden_ids, *itertools.chain(*self.forbidden_sequences)), default=0) < 0:
+        if min(self._named_ids, default=0) < 0:
             raise UserError(
-                f"forbidden={(*self.forbidden_ids, *self.forbidden_sequences)} has a negative number; token numbers "
-                "begin at 0"
+                f"forbidden and forced tokens {self._named_ids} have a negative number; token numbers begin at 0"
             )
 
     def check(self, vocabulary: int) -> None:
@@ -174,9 +186,8 @@ class Constraints:
         Raises:
             ValueError: If they do not.
         """
-        forbidden = (*self.forbidden_ids, *itertools.chain(*self.forbidden_sequences))
-        if max(forbidden, default=0) >= vocabulary:
-            raise ValueError(f"forbidden={forbidden} has a token beyond the vocabulary of {vocabulary}")
+        if max(self._named_ids, default=0) >= vocabulary:
+            raise ValueError(f"forbidden and forced tokens {self._named_ids} go beyond the vocabulary of {vocabulary}")
         if self.stop_table is not None and self.stop_table.shape[1] != vocabulary:
             raise ValueError(
                 f"stop_table knows {self.stop_table.shape[1]} tokens and the model {vocabulary}: build the table from "
@@ -245,6 +256,20 @@ class Constraints:
             logits_RxV = jnp.where((step < self.min_new_tokens) & end_V, -jnp.inf, logits_RxV)
         if self.rule is not None:
             logits_RxV = jnp.where(self.rule.allowed_tokens(state.rule), logits_RxV, -jnp.inf)
+        return logits_RxV
+
+    def force(self, logits_RxV: Float[Array, "R V"], step: Int[Array, ""], length: int) -> Float[Array, "R V"]:
+        """Return logits under which a forced token has probability 1, whatever else is forbidden.
+
+        Args:
+            logits_RxV: The logits.
+            step: How many tokens are generated already.
+            length: The largest number of generated tokens.
+        """
+        for token, forced_step in ((self.forced_first_id, 0), (self.forced_last_id, length - 1)):
+            if token is not None:
+                certain_V = jnp.where(jnp.arange(logits_RxV.shape[1]) == token, 0, -jnp.inf).astype(logits_RxV.dtype)
+                logits_RxV = jnp.where(step == forced_step, certain_V, logits_RxV)
         return logits_RxV
 
     def stop_string_ends(self, state: ConstraintState) -> Bool[Array, "R V"] | bool:

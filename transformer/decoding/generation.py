@@ -183,10 +183,10 @@ def generate(
 ) -> DecodedSequences:
     """Decode at most `length` tokens for every example; the loop stops when all are done.
 
-    Each step takes the model's logits, applies the constraints, excludes padding and begin, normalizes (except for a
-    `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A row ends with
-    an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length` and `tokens`
-    static.
+    Each step takes the model's logits, applies the constraints, excludes padding and begin, forces tokens, normalizes
+    (except for a `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A
+    row ends with an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length`
+    and `tokens` static.
 
     Args:
         model: The model.
@@ -246,6 +246,7 @@ def generate(
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated_ids)].set(-jnp.inf)
         if tokens.vocab_size is not None:
             logits_RxV = logits_RxV.at[:, tokens.vocab_size :].set(-jnp.inf)
+        logits_RxV = limits.force(logits_RxV, step, length)
         ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.stop_string_ends(constraint_state)
         # What a language model has weighed are scores already.
         log_probability_RxV = logits_RxV if isinstance(model, ShallowFusion) else jax.nn.log_softmax(logits_RxV)

@@ -289,6 +289,8 @@ class ConversionSpec:
         simplified_keys: Keys of config.json that `simplify_config` reads.
         constant_tensors: The tensors, by name, that a class of the library has and no model of ours: constants, and
             what it never reads; its argument is the content of config.json. An export writes them.
+        computed_tensors: The tensors, by name, that a file may hold and whose values ours compute; its argument is the
+            content of config.json with every key of its class. A file with other values is refused.
     """
 
     model_type: str
@@ -315,6 +317,7 @@ class ConversionSpec:
     infer_fields_from_shapes: Callable[[Any, Mapping[str, Shape]], Config] = _infer_vocab_size
     simplified_keys: TensorNames = frozenset()
     constant_tensors: Callable[[Config], Mapping[str, np.ndarray]] = _no_tensors
+    computed_tensors: Callable[[Config], Mapping[str, np.ndarray]] = _no_tensors
 
     @property
     def class_keys(self) -> ClassKeys:
@@ -413,7 +416,7 @@ class ConversionSpec:
         Raises:
             UserError: If one has another; gives key and value.
         """
-        ignored = self._read_keys | WITHOUT_EFFECT
+        ignored = self._read_keys | WITHOUT_EFFECT | GENERATION_KEYS
         for name, (_, default) in self.class_keys.items():
             if name not in ignored and complete[name] != default:
                 raise UserError(_unsupported_value_message(name, complete[name], default))

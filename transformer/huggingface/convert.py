@@ -15,6 +15,7 @@ import numpy as np
 from transformer.config import UserError, shorten_value
 from transformer.huggingface import (
     albert,
+    bart,
     bert,
     clip,
     cohere,
@@ -28,8 +29,8 @@ from transformer.huggingface import (
     gpt_neox,
     llama,
     marian,
-    modernbert,
     mixtures,
+    modernbert,
     mpt,
     opt,
     preprocessor,
@@ -37,6 +38,7 @@ from transformer.huggingface import (
     starcoder,
     t5,
     vit,
+    xglm,
     xlnet,
 )
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
@@ -93,6 +95,7 @@ _LANGUAGE = (
     mixtures.QWEN3_MOE,
     mixtures.OLMOE,
     mixtures.GPT_OSS,
+    xglm.XGLM,
 )
 _OTHERS = (
     bert.BERT,
@@ -104,6 +107,11 @@ _OTHERS = (
     albert.ALBERT,
     modernbert.MODERNBERT,
     marian.MARIAN,
+    bart.BART,
+    bart.MBART,
+    bart.BLENDERBOT,
+    bart.PEGASUS,
+    bart.M2M_100,
     t5.T5,
     t5.MT5,
     vit.VIT,
@@ -119,6 +127,7 @@ CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUA
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
 CONFIG = "config.json"
+_COMPUTED_TOLERANCE = 1e-2  # of values up to 1 in bfloat16
 
 
 class PublishedModel(NamedTuple):
@@ -168,6 +177,7 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
         plan = plan_file_tensors(family, parameter_shapes(shapes))
         names = match_tensors(family, headers, plan)
         _check_aliases(family, names, headers)
+        _check_computed_tensors(family, config, headers)
         preprocessing = _convert_preprocessing(folder, family, interface)
         generation = _convert_generation(folder, family, config, section)
     except UserError as error:
@@ -381,6 +391,27 @@ def _check_aliases(family: ConversionSpec, names: MatchedTensorNames, headers: M
         tensors = dict(safetensors_files.read_tensors(headers, [name, original]))
         if not np.array_equal(tensors[name], tensors[original]):
             raise UserError(f"the tensor {name!r} is not {original!r} once more, as its config.json has it")
+
+
+def _check_computed_tensors(family: ConversionSpec, config: Config, headers: Mapping[str, TensorHeader]) -> None:
+    """Raise if a tensor has other values than those that ours compute: the library would read the tensor."""
+    computed = family.computed_tensors(family.complete_config(config))
+    file_names = {
+        name: next(
+            (spelled for spelled in (name, name.removeprefix(family.optional_prefix)) if spelled in headers), None
+        )
+        for name in computed
+    }
+    tensors = dict(safetensors_files.read_tensors(headers, [name for name in file_names.values() if name is not None]))
+    for name, file_name in file_names.items():
+        if file_name is None:
+            continue
+        tensor, expected = tensors[file_name], computed[name]
+        if tensor.shape != expected.shape or not np.allclose(tensor, expected, rtol=0, atol=_COMPUTED_TOLERANCE):
+            raise UserError(
+                f"the tensor {file_name!r} has other values than the sinusoids of its class, the only ones that can be "
+                "read"
+            )
 
 
 def _make_notes(names: MatchedTensorNames, headers: Mapping[str, TensorHeader], dtype: str) -> list[str]:

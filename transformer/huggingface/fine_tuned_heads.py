@@ -79,6 +79,8 @@ def output_names(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     A single output is a score. Empty if there is none, or if config.json names no class: LABEL_0, which the library
     writes for those, is no name.
     """
+    if not count:  # BART's config.json names classes for a head that a model of next tokens has not
+        return ()
     names = class_names_of_config(config, count)
     unnamed = names == tuple(f"LABEL_{number}" for number in range(count))
     return names if not unnamed else ("score",) if count == 1 else ()

@@ -98,7 +98,10 @@ def convert_generation_config(
 
     ends = read(TOKEN_IDS, "eos_token_id", ())
     ends = known_tokens((ends,) if isinstance(ends, int) else ends)
-    forced_end = read(TOKEN_IDS, "forced_eos_token_id", ())
+    forced_first = read(int | None, "forced_bos_token_id", None)
+    forced_last = read(TOKEN_IDS, "forced_eos_token_id", None)
+    if isinstance(forced_last, tuple) and len(forced_last) == 1:
+        (forced_last,) = forced_last
     words = read(tuple[tuple[int, ...], ...], "bad_words_ids", ())
     single = tuple(word[0] for word in words if len(word) == 1 and word[0] not in ends)
     longer = tuple(dict.fromkeys(word for word in words if len(word) > 1 and set(known_tokens(word)) == set(word)))
@@ -113,6 +116,11 @@ def convert_generation_config(
         "min_new_tokens": read(int | None, "min_new_tokens", None),
         "max_new_tokens": read(int | None, "max_new_tokens", None),
     }
+    if searches:
+        # There, both count the decoder's start token, too.
+        for name, total in (("min_new_tokens", "min_length"), ("max_new_tokens", "max_length")):
+            if decoding[name] is None and (length := read(int | None, total, None)) is not None and length > 1:
+                decoding[name] = length - 1
     honored = {
         "eos_token_id",
         "suppress_tokens",
@@ -126,8 +134,13 @@ def convert_generation_config(
     # transformers.
     if not searches or values.get("decoder_start_token_id") == config.get("decoder_start_token_id"):
         honored.add("decoder_start_token_id")
-    if set(ends) >= set((forced_end,) if isinstance(forced_end, int) else forced_end):
-        honored.add("forced_eos_token_id")  # a text that is cut at its greatest length ends in any case
+    # A decoder's first token is that of its prompt.
+    if searches and forced_first is not None and known_tokens((forced_first,)):
+        decoding["forced_first_id"] = forced_first
+        honored.add("forced_bos_token_id")
+    if isinstance(forced_last, int) and known_tokens((forced_last,)):
+        decoding["forced_last_id"] = forced_last
+        honored.add("forced_eos_token_id")
     if read(bool, "do_sample", False) and num_beams == 1:
         decoding |= {
             "temperature": read(float, "temperature", 1.0),
@@ -142,7 +155,7 @@ def convert_generation_config(
     if num_beams == 1:
         honored |= _SEARCHING_ALONE
     if searches:
-        honored.add("num_beams")
+        honored |= {"num_beams", "min_length", "max_length"}
     ignored = {
         key: value
         for key, value in sorted(values.items())
@@ -178,6 +191,12 @@ def generation_config(decoding: Any, num_beams: int | None, tokens: Mapping[str,
     for name in ("no_repeat_ngram_size", "min_new_tokens"):
         if getattr(decoding, name):
             content[name] = getattr(decoding, name)
+    for name, number in (
+        ("forced_bos_token_id", decoding.forced_first_id),
+        ("forced_eos_token_id", decoding.forced_last_id),
+    ):
+        if number is not None:
+            content[name] = number
     if decoding.max_new_tokens is not None:
         content["max_new_tokens"] = decoding.max_new_tokens
     if decoding.samples:

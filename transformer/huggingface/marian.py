@@ -20,11 +20,15 @@ from transformer.huggingface.conversion_spec import (
 )
 from transformer.huggingface.tensor_layouts import ROW_VECTOR
 
+COMPUTED_POSITIONS = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
+"""The tensors of `position_constants`."""
+
 _BODY = "MarianModel"
 _EPSILON = 1e-5  # that of its norms, which files do not state
 
 
-def _stack_entries(name: str) -> tuple[TensorEntry, ...]:
+def stack_entries(name: str) -> tuple[TensorEntry, ...]:
+    """Return the tensors of a stack, "encoder" or "decoder", of Marian and of BART, which have the same names."""
     layer, projections = f"model.{name}.layers.{{layer}}", ("q_proj", "k_proj", "v_proj", "out_proj")
     return (
         *attention_entries(f"{layer}.self_attn", f"{name}/attention", projections),
@@ -37,16 +41,24 @@ def _stack_entries(name: str) -> tuple[TensorEntry, ...]:
     )
 
 
+def check_equal_sides(config: Config, *pairs: tuple[str, str]) -> None:
+    """Check that these keys of the decoder have the values of the encoder's.
+
+    Raises:
+        UserError: If they do not.
+    """
+    for one, other in pairs:
+        if config[one] != config[other]:
+            raise UserError(f"config.json has {one}={config[one]}, not {other}={config[other]}; they must be equal")
+
+
+SIDE_PAIRS = (("decoder_attention_heads", "encoder_attention_heads"), ("decoder_ffn_dim", "encoder_ffn_dim"))
+
+
 def _simplify_config(config: Config, names: TensorNames) -> Config:
     if not config["decoder_vocab_size"]:
         config = {**config, "decoder_vocab_size": config["vocab_size"]}
-    for one, other in (
-        ("decoder_attention_heads", "encoder_attention_heads"),
-        ("decoder_ffn_dim", "encoder_ffn_dim"),
-        ("decoder_vocab_size", "vocab_size"),
-    ):
-        if config[one] != config[other]:
-            raise UserError(f"config.json has {one}={config[one]}, not {other}={config[other]}; they must be equal")
+    check_equal_sides(config, *SIDE_PAIRS, ("decoder_vocab_size", "vocab_size"))
     start, padding = config.get("decoder_start_token_id"), config.get("pad_token_id")
     if start is not None and padding is not None and start != padding:
         raise UserError(
@@ -69,9 +81,12 @@ def _restore_config(config: Config) -> Config:
 
 
 def _sinusoids(config: Config) -> dict[str, np.ndarray]:
-    """Return the positions, sines before cosines, which the body alone has in its file (Vaswani et al. 2017)."""
-    if config["architectures"] != [_BODY]:
-        return {}
+    """Return the positions, which the body alone has in its file."""
+    return position_constants(config) if config["architectures"] == [_BODY] else {}
+
+
+def position_constants(config: Config) -> dict[str, np.ndarray]:
+    """Return the tensors of positions that are never trained, sines before cosines (Vaswani et al. 2017)."""
     rows, width = config["max_position_embeddings"], config["d_model"]
     angles = np.arange(rows)[:, None] / 10000 ** (np.arange(0, width, 2) / width)
     # Of an odd width, the last cosine has no place.
@@ -105,6 +120,8 @@ MARIAN = ConversionSpec(
         "norm_placement": "post",
         "biases": "all",
         "positions": "sinusoidal_halves",
+        "position_offset": 0,
+        "side_embeddings": "shared",
         "attention_windows": (),
         "logit_scale": "none",
         "embedding_norm": False,
@@ -127,8 +144,8 @@ MARIAN = ConversionSpec(
     training_keys={"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
     tensor_entries=(
         *embedding_entries("model.shared", "embedding"),
-        *_stack_entries("encoder"),
-        *_stack_entries("decoder"),
+        *stack_entries("encoder"),
+        *stack_entries("decoder"),
         TensorEntry("final_logits_bias", ("output_bias/bias",), ROW_VECTOR),
     ),
     optional_prefix="model.",
@@ -137,7 +154,8 @@ MARIAN = ConversionSpec(
         "model.decoder.embed_tokens.weight": "model.shared.weight",
         "lm_head.weight": "model.shared.weight",
     },
-    ignored_tensors=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),  # the sinusoids, a constant
+    ignored_tensors=COMPUTED_POSITIONS,
+    computed_tensors=position_constants,
     key_aliases={
         "hidden_size": "d_model",
         "num_attention_heads": "encoder_attention_heads",

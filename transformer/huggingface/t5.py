@@ -142,6 +142,8 @@ T5 = ConversionSpec(
         "norm_placement": "pre",
         "biases": "none",
         "positions": "t5",
+        "position_offset": 0,
+        "side_embeddings": "shared",
         "attention_windows": (),
         "embedding_scale": "none",
         "embedding_norm": False,

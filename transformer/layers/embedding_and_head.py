@@ -1,6 +1,7 @@
 """The embeddings and the vocabulary head of a Transformer over tokens."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,13 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.logit_modification import Softcap
-from transformer.attention.positions import PositionCombination, sinusoidal_positions
+from transformer.attention.positions import PositionCombination, sinusoidal_positions, tensor2tensor_positions
 from transformer.layers.embedding import Embedding, LearnedPositions
 from transformer.layers.fine_tuning_heads import last_state
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear, logits_product
+from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.sequence_lengths import check_num_positions
 from transformer.layers.transformer_config import PositionEncoding, TransformerConfig
 from transformer.logical_axes import with_logical_constraint
@@ -30,6 +32,13 @@ class OutputBias(Module):
         return logits + jax.lax.broadcast_to_rank(self.bias[...].astype(logits.dtype), logits.ndim)
 
 
+class PositionsAndNorm(NamedTuple):
+    """What follows the vectors of tokens: a table of positions and a norm, each None if there is none."""
+
+    positions: LearnedPositions | None
+    norm: LayerNorm | RmsNorm | None
+
+
 class EmbeddingAndHead(Module):
     """Embeddings and vocabulary head; model families inherit from it and build their blocks in between.
 
@@ -37,8 +46,7 @@ class EmbeddingAndHead(Module):
         config: The configuration of the Transformer.
         vocabulary: Number of tokens.
         types: Number of token types, such as sentence A and B; 0 for none.
-        offset: Rows before position 0 in the table of learned positions, which has `max_length` + `offset` rows
-            (RoBERTa).
+        offset: The number of the first position; a table of learned ones has `max_length` + `offset` rows (RoBERTa).
         embedding_width: Features of the embeddings, which a linear layer maps to those of the model (Lan et al. 2020,
             section 3.1); None means as many, without such a layer.
         builder: Makes the parameters.
@@ -57,16 +65,12 @@ class EmbeddingAndHead(Module):
         self.config, self.dtype, self.offset = config, builder.dtype, offset
         self.max_length: int | None = config.max_length
         self.embedding_width = width = config.width if embedding_width is None else embedding_width
-        rows = config.max_length + offset
         self.embedding = Embedding(vocabulary, width, builder=builder)
-        learned = config.positions is PositionEncoding.LEARNED
-        self.positions = LearnedPositions(rows, width, builder=builder) if learned else None
+        self.positions, self.embedding_norm = self.make_positions_and_norm(builder)
         concatenated = config.position_join is PositionCombination.CONCATENATED
         both = (("features", 2 * width),)
         self.join = Linear(both, (("embed", width),), bias=False, builder=builder) if concatenated else None
         self.types = Embedding(types, width, role=ParameterRole.POSITIONS, builder=builder) if types else None
-        norm_bias = config.resolved_norm_bias
-        self.embedding_norm = config.make_norm_over(width, builder, bias=norm_bias) if config.embedding_norm else None
         self.embedding_projection = (
             None
             if embedding_width is None
@@ -82,12 +86,25 @@ class EmbeddingAndHead(Module):
         self.unembedding = None if config.tie_embeddings else scores()
         self.output_bias = OutputBias(vocabulary, builder=builder) if config.output_bias else None
 
+    def make_positions_and_norm(self, builder: ParameterBuilder) -> PositionsAndNorm:
+        """Build the table of learned positions and the norm behind the embeddings that the config asks for."""
+        config, rows = self.config, self.config.max_length + self.offset
+        learned = config.positions is PositionEncoding.LEARNED
+        return PositionsAndNorm(
+            LearnedPositions(rows, self.embedding_width, builder=builder) if learned else None,
+            config.make_norm_over(self.embedding_width, builder, bias=config.resolved_norm_bias)
+            if config.embedding_norm
+            else None,
+        )
+
     def embed(
         self,
         tokens_BxT: Int[Array, "B T"],
         positions_BxT: Int[Array, "#B T"],
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
+        *,
+        tables: PositionsAndNorm | None = None,
     ) -> Float[Array, "B T E"]:
         """Embed tokens, with dropout on the sum of token, position and type vectors (Vaswani et al. 2017, section 5.4).
 
@@ -96,6 +113,7 @@ class EmbeddingAndHead(Module):
             positions_BxT: Their positions.
             key: Random key for dropout; None applies none.
             types_BxT: Their types; None means type 0.
+            tables: A table of positions and a norm in place of the model's own.
 
         Returns:
             The embeddings, in the compute type.
@@ -104,7 +122,7 @@ class EmbeddingAndHead(Module):
         factor = self.config.embedding_scale.factor_for(self.config.resolved_base_width)
         if (scale := factor * self.config.embedding_multiplier) != 1:
             x_BxTxF = x_BxTxF * jnp.asarray(scale, self.dtype)
-        return self.add_positions(x_BxTxF, positions_BxT, key, types_BxT)
+        return self.add_positions(x_BxTxF, positions_BxT, key, types_BxT, tables=tables)
 
     def add_positions(
         self,
@@ -112,29 +130,34 @@ class EmbeddingAndHead(Module):
         positions_BxT: Int[Array, "#B T"],
         key: Key[Array, ""] | None,
         types_BxT: Int[Array, "B T"] | None = None,
+        *,
+        tables: PositionsAndNorm | None = None,
     ) -> Float[Array, "B T E"]:
         """As `embed`, but for vectors that do not come from tokens, such as audio features.
 
         Raises:
             UserError: If the model has fewer positions.
         """
-        width = self.embedding_width
+        table, norm = (self.positions, self.embedding_norm) if tables is None else tables
+        width, numbers_BxT = self.embedding_width, positions_BxT + self.offset
         check_num_positions(x_BxTxF.shape[1], self.max_length, "a sequence")
         match self.config.positions:
             case PositionEncoding.LEARNED:
-                assert self.positions is not None
-                x_BxTxF = self._add_positions(x_BxTxF, self.positions(positions_BxT + self.offset))
+                assert table is not None
+                x_BxTxF = self._add_positions(x_BxTxF, table(numbers_BxT))
             case PositionEncoding.SINUSOIDAL:
-                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(positions_BxT, width))
+                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(numbers_BxT, width))
             case PositionEncoding.SINUSOIDAL_HALVES:
-                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(positions_BxT, width, halves=True))
+                x_BxTxF = self._add_positions(x_BxTxF, sinusoidal_positions(numbers_BxT, width, halves=True))
+            case PositionEncoding.SINUSOIDAL_TENSOR2TENSOR:
+                x_BxTxF = self._add_positions(x_BxTxF, tensor2tensor_positions(numbers_BxT, width))
             case _:
                 pass
         if self.types is not None:
             types_BxT = jnp.zeros(x_BxTxF.shape[:2], jnp.int32) if types_BxT is None else types_BxT
             x_BxTxF = x_BxTxF + self.types(types_BxT, self.dtype)
-        if self.embedding_norm is not None:
-            x_BxTxF = self.embedding_norm(x_BxTxF)
+        if norm is not None:
+            x_BxTxF = norm(x_BxTxF)
         x_BxTxF = dropout(with_logical_constraint(x_BxTxF, "batch", "length", None), self.config.dropout, key)
         return x_BxTxF if self.embedding_projection is None else self.embedding_projection(x_BxTxF)
 

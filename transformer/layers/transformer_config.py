@@ -44,13 +44,16 @@ class PositionEncoding(enum.Enum):
     Attributes:
         NONE: Not at all.
         SINUSOIDAL: The encodings of Vaswani et al. 2017, sine and cosine interleaved.
-        SINUSOIDAL_HALVES: All sines, then all cosines, as in its authors' code and in Marian.
+        SINUSOIDAL_HALVES: All sines, then all cosines, as in Marian.
+        SINUSOIDAL_TENSOR2TENSOR: The same with the frequencies of its authors' code, tensor2tensor, and of fairseq, the
+            last of which is exactly 1 / 10000.
         LEARNED: A table (their table 3, row E).
     """
 
     NONE = "none"
     SINUSOIDAL = "sinusoidal"
     SINUSOIDAL_HALVES = "sinusoidal_halves"
+    SINUSOIDAL_TENSOR2TENSOR = "sinusoidal_tensor2tensor"
     LEARNED = "learned"
     ROTARY = "rotary"
     ROTARY_HALVES = "rotary_halves"
@@ -75,7 +78,13 @@ class PositionEncoding(enum.Enum):
 
 # Of models that read a text in segments, unless they say otherwise.
 SEGMENT_MODEL_POSITIONS = PositionEncoding.TRANSFORMER_XL
-SINUSOIDAL_POSITIONS = frozenset({PositionEncoding.SINUSOIDAL, PositionEncoding.SINUSOIDAL_HALVES})
+SINUSOIDAL_POSITIONS = frozenset(
+    {
+        PositionEncoding.SINUSOIDAL,
+        PositionEncoding.SINUSOIDAL_HALVES,
+        PositionEncoding.SINUSOIDAL_TENSOR2TENSOR,
+    }
+)
 
 
 class Biases(enum.Enum):
@@ -448,6 +457,11 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.width={self.width} is odd; config.model.positions={self.positions.value} pairs sines "
                 "with cosines: say an even width"
             )
+        if self.width < 4 and self.positions is PositionEncoding.SINUSOIDAL_TENSOR2TENSOR:
+            raise UserError(
+                f"config.model.width={self.width} has one frequency alone; config.model.positions="
+                f"{self.positions.value} has two or more: say width=4 or more"
+            )
         if self.position_join is PositionCombination.CONCATENATED and self.positions not in (
             *SINUSOIDAL_POSITIONS,
             PositionEncoding.LEARNED,
@@ -482,6 +496,18 @@ class TransformerConfig(Config, path="config.model"):
             raise UserError(
                 "config.model.lora.targets holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
+            )
+
+    def check_position_offset(self, offset: int) -> None:
+        """Check that a first position above 0 is one of positions in the embeddings.
+
+        Raises:
+            UserError: If the model has none there.
+        """
+        if offset and self.positions not in (*SINUSOIDAL_POSITIONS, PositionEncoding.LEARNED):
+            raise UserError(
+                f"config.model.position_offset={offset} is of positions in the embeddings, and config.model.positions="
+                f"{self.positions.value} has none there: leave it out, or say positions=learned or sinusoidal"
             )
 
     def check_rotary(self) -> None:

@@ -91,7 +91,7 @@ class DecoderConfig(TransformerConfig):
         layers: Number of blocks.
         base_width: The width at which the maximal update parametrization changes nothing; None is the standard
             parametrization.
-        position_offset: Rows before the first position in the table of learned positions (OPT: 2).
+        position_offset: The number of the first position in the table of learned or sinusoidal positions (OPT: 2).
         head: The head.
 
     Raises:
@@ -121,11 +121,7 @@ class DecoderConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
-        if self.position_offset and self.positions is not PositionEncoding.LEARNED:
-            raise UserError(
-                f"config.model.position_offset={self.position_offset} is of a table of positions, and "
-                f"config.model.positions={self.positions.value} has none: leave it out, or say positions=learned"
-            )
+        self.check_position_offset(self.position_offset)
         if self.base_width is not None and self.position_join is PositionCombination.CONCATENATED:
             raise UserError(
                 f"config.model.base_width={self.base_width} has no rule for the matrix of position_join=concatenated: "

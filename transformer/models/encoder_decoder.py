@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017), and the variants of Marian and T5."""
+"""The encoder-decoder Transformer (Vaswani et al. 2017), and the variants of Marian, T5 and BART."""
 
 import dataclasses
 import enum
@@ -12,7 +12,8 @@ from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis, Site
-from transformer.config import NumLayers, UserError
+from transformer.config import NonNegativeInt, NumLayers, UserError
+from transformer.layers.embedding_and_head import PositionsAndNorm
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
 from transformer.layers.kv_cache import KeysAndValues
@@ -29,6 +30,7 @@ from transformer.layers.transformer_block import (
 from transformer.layers.transformer_config import (
     Biases,
     CrossAttentionKind,
+    PositionEncoding,
     TransformerConfig,
     WidthScale,
     check_ring_attention,
@@ -60,6 +62,18 @@ class EncoderDecoderHead(enum.Enum):
     NONE = "none"
 
 
+class SideEmbeddings(enum.Enum):
+    """What follows the table of tokens, which source and target always share.
+
+    Attributes:
+        SHARED: Source and target share the table of learned positions and the norm behind the embeddings, too.
+        SEPARATE: Each has its own table of positions and norm (BART: Lewis et al. 2020).
+    """
+
+    SHARED = "shared"
+    SEPARATE = "separate"
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig(TransformerConfig):
     """The configuration of an encoder-decoder; the defaults are Transformer base (Vaswani et al. 2017, table 3).
@@ -70,6 +84,9 @@ class EncoderDecoderConfig(TransformerConfig):
     Attributes:
         encoder_layers: Blocks of the encoder.
         decoder_layers: Blocks of the decoder.
+        position_offset: The number of the first position in the tables of learned positions or in the sinusoidal ones
+            (BART: 2).
+        side_embeddings: Whether source and target share the table of positions and the norm behind the embeddings.
         cross: Whether the decoder attends to the source, or reads its mean.
         head: The head.
 
@@ -79,6 +96,8 @@ class EncoderDecoderConfig(TransformerConfig):
 
     encoder_layers: NumLayers = 6
     decoder_layers: NumLayers = 6
+    position_offset: NonNegativeInt = 0
+    side_embeddings: SideEmbeddings = SideEmbeddings.SHARED
     biases: Biases = Biases.FEED_FORWARD
     embedding_scale: WidthScale = WidthScale.SQRT_WIDTH
     cross: CrossAttentionKind = CrossAttentionKind.ATTENTION
@@ -88,6 +107,14 @@ class EncoderDecoderConfig(TransformerConfig):
         super()._check()
         self.check_window_pattern("encoder_layers")
         self.check_window_pattern("decoder_layers")
+        self.check_position_offset(self.position_offset)
+        has_tables = self.positions is PositionEncoding.LEARNED or self.embedding_norm
+        if self.side_embeddings is SideEmbeddings.SEPARATE and not has_tables:
+            raise UserError(
+                f"config.model.side_embeddings=separate parts nothing: config.model.positions={self.positions.value} "
+                "has no table and config.model.embedding_norm=False; say side_embeddings=shared, positions=learned or "
+                "embedding_norm=True"
+            )
         if self.cross is CrossAttentionKind.MEAN and SCORES[self.score].ranks_keys_for_zero_query:
             raise UserError(
                 f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
@@ -114,8 +141,13 @@ class EncoderDecoder(TokenDecoder):
         super().__init__(
             config if self.predicts_tokens else config.without_token_head(),
             config.padded_vocab_size(interface.vocabularies["joint"]),
+            offset=config.position_offset,
             builder=encoder_builder,
         )
+        # The target's are the model's own, which a decoding step reads.
+        self.separate_sides = config.side_embeddings is SideEmbeddings.SEPARATE
+        source = self.make_positions_and_norm(encoder_builder) if self.separate_sides else PositionsAndNorm(None, None)
+        self.source_positions, self.source_embedding_norm = source
         if interface.pad_id is None or interface.bos_id is None:
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.pad, self.begin = interface.pad_id, interface.bos_id
@@ -179,6 +211,8 @@ class EncoderDecoder(TokenDecoder):
         """
         source_BxS = jnp.asarray(inputs["source"])
         lengths = real_lengths(source_BxS, self.pad)
+        own = PositionsAndNorm(self.source_positions, self.source_embedding_norm)
+        tables = own if self.separate_sides else None
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
         embedding_key, layers_key = split_key(key)
         x_BxSxE, outputs = scan_blocks(
@@ -191,7 +225,7 @@ class EncoderDecoder(TokenDecoder):
                 relative_positions=self.encoder_relative(),
                 capture=capture_for_stack(ENCODER, capture),
             ),
-            self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key),
+            self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key, tables=tables),
             key=layers_key,
         )
         return self.encoder_norm(x_BxSxE), lengths, stack_by_layer(outputs)

@@ -27,7 +27,7 @@ TOKEN_EMBEDDING_PATTERNS = (
     "*positions/*",
     "join/*",
     "types/*",
-    "embedding_norm/*",
+    "*embedding_norm/*",
     "*relative/*",
     "enter_*/*",
 )

@@ -40,6 +40,8 @@ class TokenLimits(Config):
         repetition_penalty: The penalty of tokens that stand in the text already. 1 is none.
         no_repeat_ngram_size: No sequence of so many tokens occurs twice, the prompt included. 0 is no limit.
         min_new_tokens: The least number of tokens to generate.
+        forced_first_id: The token that begins every text, such as that of the language to translate into.
+        forced_last_id: The last token of a text of `max_new_tokens` tokens.
     """
 
     end_ids: tuple[NonNegativeInt, ...] = ()
@@ -48,6 +50,8 @@ class TokenLimits(Config):
     repetition_penalty: NonNegativeFloat = 1.0
     no_repeat_ngram_size: NonNegativeInt = 0
     min_new_tokens: NonNegativeInt = 0
+    forced_first_id: NonNegativeInt | None = None
+    forced_last_id: NonNegativeInt | None = None
 
     def token_constraints(self) -> Constraints:
         """Return the limits that concern no text."""
@@ -57,6 +61,8 @@ class TokenLimits(Config):
             forbidden_sequences=self.forbidden_sequences,
             no_repeat_ngram_size=self.no_repeat_ngram_size,
             min_new_tokens=self.min_new_tokens,
+            forced_first_id=self.forced_first_id,
+            forced_last_id=self.forced_last_id,
         )
 
     def constraints(

@@ -246,7 +246,8 @@ class Translation(TokenSequenceTask):
 
     def axis_labels(self, sites: Sequence[Site]) -> AxisLabels:
         """Return the tokens of the probe sentences; the target axis shows the predicted tokens."""
-        return pair_axis_labels(self.tokenizer, self._probed_pairs, sites)
+        encoded = encode_pairs(self.tokenizer, self._probed_pairs, self.config.sentence_frame)
+        return pair_axis_labels(self.tokenizer, self._probed_pairs, sites, encoded)
 
     def predict(self, view: StateView, request: PredictionRequest) -> Predictions:
         """Translate the texts.
@@ -260,7 +261,9 @@ class Translation(TokenSequenceTask):
             raise UserError(f"--num_samples={samples} is for runs that continue texts: a translation is one")
         pairs = translate_request(self.config, view, self.tokenizer, request)
         return predictions_with_maps(
-            view, [pair.target for pair in pairs], encode_pair_inputs(view, self.tokenizer, pairs)
+            view,
+            [pair.target for pair in pairs],
+            encode_pair_inputs(view, self.tokenizer, pairs, self.config.sentence_frame),
         )
 
     def loss(
@@ -389,7 +392,14 @@ def translate_request(
         settings["max_new_tokens"] = min(settings["max_new_tokens"], max_length)
     decoding = DecodingConfig.with_request(options, **settings)
     return translate(
-        view, tokenizer, request.texts, decoding, language=request.language, max_length=max_length, replacer=replacer
+        view,
+        tokenizer,
+        request.texts,
+        decoding,
+        language=request.language,
+        max_length=max_length,
+        replacer=replacer,
+        frame=config.sentence_frame,
     )
 
 
@@ -418,10 +428,10 @@ def encode_inputs(
         check_language(tokenizer, language)
         sides = zip(texts, targets, strict=True)
         pairs = [SentencePair(source.strip(), target.strip(), language or "") for source, target in sides]
-        encoded = encode_pairs(tokenizer, pairs)
+        encoded = encode_pairs(tokenizer, pairs, config.sentence_frame)
         for sentences_of_side, tokens in ((texts, encoded.sources), (targets, encoded.targets)):
             check_text_length(sentences_of_side, tokens, view.model.max_length)
-    return encode_pair_inputs(view, tokenizer, pairs)
+    return encode_pair_inputs(view, tokenizer, pairs, config.sentence_frame)
 
 
 def build_task(config: TranslationConfig, directory: Path, rows_multiple: int = 1) -> Translation:

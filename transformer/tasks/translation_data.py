@@ -4,13 +4,14 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from transformer.attention.sites import Site, sites_between
 from transformer.config import (
     NonNegativeFloat,
+    NonNegativeInt,
     NumBeams,
     NumDisplayedExamples,
     PositiveInt,
@@ -65,6 +66,22 @@ class UnknownReplacement(enum.Enum):
     DICTIONARY = "dictionary"
 
 
+class SentenceFrame(NamedTuple):
+    """The tokens around every sentence, beside the end token.
+
+    Attributes:
+        source_start: Those in front of a source.
+        source_end: Those behind the end token of a source.
+        target_start: Those in front of a target.
+    """
+
+    source_start: tuple[int, ...] = ()
+    source_end: tuple[int, ...] = ()
+    target_start: tuple[int, ...] = ()
+
+
+NO_FRAME = SentenceFrame()
+
 BatchTokens = Annotated[int, Range(1, 2**24)]
 """A number of positions in a batch, limited because the host allocates arrays of this size."""
 
@@ -83,6 +100,9 @@ class TranslationConfig(TextDatasetConfig):
             direction.
         tokenizer: The tokenizer to train.
         vocab_size: The vocabulary size of the trained tokenizer, which both sides share.
+        source_start_ids: The tokens in front of every source, such as BART's begin token or NLLB's language. Targets
+            begin with `decoding.forced_first_id`.
+        source_end_ids: The tokens behind the end token of every source, such as mBART's language.
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
@@ -120,6 +140,8 @@ class TranslationConfig(TextDatasetConfig):
     languages: tuple[str, ...] = ()
     tokenizer: TranslationTokenizer = TranslationTokenizer.BPE
     vocab_size: VocabSize = 8000
+    source_start_ids: tuple[NonNegativeInt, ...] = ()
+    source_end_ids: tuple[NonNegativeInt, ...] = ()
     bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
@@ -140,6 +162,12 @@ class TranslationConfig(TextDatasetConfig):
     nll_weight: NonNegativeFloat = 0.017
     mrt_alpha: NonNegativeFloat = 0.005
     decoding: DecodingDefaults = dataclasses.field(default_factory=DecodingDefaults)
+
+    @property
+    def sentence_frame(self) -> SentenceFrame:
+        """The tokens around every sentence."""
+        first = self.decoding.forced_first_id
+        return SentenceFrame(self.source_start_ids, self.source_end_ids, () if first is None else (first,))
 
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
@@ -233,7 +261,7 @@ def load_encoded_splits(config: TranslationConfig, directory: Path) -> tuple[Tok
         tokenizer.save(directory)
     note_special_tokens(tokenizer, (text for pair in pairs["train"] for text in (pair.source, pair.target)), directory)
     return tokenizer, {
-        name: TranslationSplit(name, split_pairs, encode_pairs(tokenizer, split_pairs))
+        name: TranslationSplit(name, split_pairs, encode_pairs(tokenizer, split_pairs, config.sentence_frame))
         for name, split_pairs in pairs.items()
     }
 
@@ -252,7 +280,7 @@ def pad_begin_end_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
     return pad, begin, end
 
 
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> EncodedPairs:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = NO_FRAME) -> EncodedPairs:
     """Encode sentence pairs.
 
     Both sides get an end token; the source also gets a language tag in front if the data have several target languages.
@@ -260,6 +288,7 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> Encoded
     Args:
         tokenizer: The tokenizer.
         pairs: The sentence pairs.
+        frame: Further tokens around every sentence.
 
     Raises:
         UserError: If the tokenizer lacks a pad, begin or end token.
@@ -269,8 +298,11 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> Encoded
     pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     tags = {language: tokenizer.language_tag_ids(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
-        [np.array([*tags[pair.language], *ids, eos_id], np.int32) for pair, ids in zip(pairs, sources, strict=True)],
-        [np.array([*ids, eos_id], np.int32) for ids in targets],
+        [
+            np.array([*frame.source_start, *tags[pair.language], *ids, eos_id, *frame.source_end], np.int32)
+            for pair, ids in zip(pairs, sources, strict=True)
+        ],
+        [np.array([*frame.target_start, *ids, eos_id], np.int32) for ids in targets],
         pad_id=pad_id,
         bos_id=bos_id,
     )

@@ -20,7 +20,14 @@ from transformer.tasks.base_task import check_text_length
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.task import Batch, EncodedInputs, StateView
 from transformer.tasks.text_generation import output_vocabulary_size
-from transformer.tasks.translation_data import TARGET_OVER_SOURCE, encode_pairs, pad_begin_end_ids, pair_axis_labels
+from transformer.tasks.translation_data import (
+    NO_FRAME,
+    TARGET_OVER_SOURCE,
+    SentenceFrame,
+    encode_pairs,
+    pad_begin_end_ids,
+    pair_axis_labels,
+)
 from transformer.tasks.unknown_words import UnknownWordReplacer
 
 
@@ -33,6 +40,7 @@ def translate(
     language: str | None = None,
     max_length: int | None = None,
     replacer: UnknownWordReplacer | None = None,
+    frame: SentenceFrame = NO_FRAME,
 ) -> list[SentencePair]:
     """Translate sentences.
 
@@ -44,6 +52,7 @@ def translate(
         language: The target language; None for a run of one language.
         max_length: The model's number of positions; None if it has no limit.
         replacer: Replaces unknown words; None for none.
+        frame: Further tokens around every sentence.
 
     Returns:
         The sentences with their best translations, cut before a stop string.
@@ -62,7 +71,7 @@ def translate(
             f"{max_length}"
         )
     source = [SentencePair(text.strip(), "", language or "") for text in texts]
-    encoded = encode_pairs(tokenizer, source)
+    encoded = encode_pairs(tokenizer, source, frame)
     check_text_length(texts, encoded.sources, max_length)
     widest = max(map(len, encoded.sources))
     batch = BucketedPairBatches(encoded, lengths=(widest,), tokens=widest * len(texts), seed=None)[0]
@@ -154,7 +163,9 @@ def make_coverage_penalty(
     return CoveragePenalty(weight, sites, source_BxS != pad_id)
 
 
-def encode_pair_inputs(view: StateView, tokenizer: Tokenizer, pairs: Sequence[SentencePair]) -> EncodedInputs:
+def encode_pair_inputs(
+    view: StateView, tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: SentenceFrame = NO_FRAME
+) -> EncodedInputs:
     """Encode sentences with their translations as a model reads them, for maps under teacher forcing.
 
     A model's own translation may have more tokens when it is encoded again; it is cut to the model's positions.
@@ -163,8 +174,9 @@ def encode_pair_inputs(view: StateView, tokenizer: Tokenizer, pairs: Sequence[Se
         view: The state.
         tokenizer: The tokenizer.
         pairs: The sentences and their translations.
+        frame: Further tokens around every sentence.
     """
-    encoded = encode_pairs(tokenizer, pairs)
+    encoded = encode_pairs(tokenizer, pairs, frame)
     targets = [target[: view.model.max_length] for target in encoded.targets]
     encoded = dataclasses.replace(encoded, targets=targets)
     longest = max(map(len, [*encoded.sources, *encoded.targets]))

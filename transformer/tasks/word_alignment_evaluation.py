@@ -93,7 +93,7 @@ def word_alignment_evaluation(task: Task, model: Model, pairs: Sequence[Sentence
     if not num_heads:
         raise UserError("this run's model has no attention of target over source, from which to read an alignment")
     tokenizer = task.tokenizer
-    encoded = encode_pairs(tokenizer, pairs)
+    encoded = encode_pairs(tokenizer, pairs, task.config.sentence_frame)
     for number, (pair, source, target) in enumerate(zip(pairs, encoded.sources, encoded.targets, strict=True), 1):
         for text, ids in ((pair.source, source), (pair.target, target)):
             if max(word_of_each_piece(tokenizer.pieces(ids)), default=-1) + 1 != len(text.split()):

@@ -100,7 +100,7 @@ _SEQUENCE_FORMATS = {
     "camembert": SequenceFormat.ROBERTA,
     "xlnet": SequenceFormat.XLNET,
 }
-_ENCODER_DECODERS = ("marian", "t5", "mt5")
+_ENCODER_DECODERS = ("marian", "bart", "mbart", "blenderbot", "pegasus", "m2m_100", "t5", "mt5")
 _WITH_TOKEN_TYPES = ("bert", "electra", "albert", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
@@ -427,7 +427,7 @@ def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: Fine
         lengths = tuple(length for length in (32, 64) if length < context)
         beams = {} if generation.num_beams is None else {"num_beams": generation.num_beams}
         batches = {"bucket_lengths": (*lengths, context), "tokens_per_batch": fine_tuning.batch_size * context}
-        return {**task, **batches, **beams, **decoding}
+        return {**task, **batches, **beams, **decoding, **_source_frame(tokenizer)}
     return {
         **task,
         **decoding,
@@ -435,6 +435,16 @@ def _text_task(imported: PublishedModel, tokenizer: Tokenizer, fine_tuning: Fine
         "context_length": context,
         "batch_size": fine_tuning.batch_size,
     }
+
+
+def _source_frame(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what a tokenizer's template has around a text, beside the end token, as fields of a translation task."""
+    if not isinstance(tokenizer, FastTokenizer):
+        return {}
+    ids = tokenizer.backend.encode("", add_special_tokens=True).ids
+    place = ids.index(tokenizer.eos_id) if tokenizer.eos_id in ids else len(ids)
+    frame = {"source_start_ids": tuple(ids[:place]), "source_end_ids": tuple(ids[place + 1 :])}
+    return {name: numbers for name, numbers in frame.items() if numbers}
 
 
 def _sequence_format(model_type: str, task_name: str) -> SequenceFormat:
