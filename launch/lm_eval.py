@@ -97,7 +97,8 @@ def harness_model(scorer: "TextScorer") -> Any:
         def _loglikelihood_tokens(
             self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
         ) -> list[tuple[float, bool]]:
-            return [tuple(score) for score in scorer.log_likelihoods([pair for _, *pair in requests])]
+            pairs = [(context, continuation) for _, context, continuation in requests]
+            return [(score.value, score.is_greedy) for score in scorer.log_likelihoods(pairs)]
 
         def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
             return [scorer.text_log_likelihood(request.args[0]) for request in requests]

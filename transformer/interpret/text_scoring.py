@@ -72,7 +72,7 @@ class TextScorer:
         results: dict[int, LogLikelihood] = {}
         # Sequences of like lengths are padded to one length, of which there are few.
         by_length = sorted(range(len(rows)), key=lambda row: len(rows[row][0]))
-        for numbers in itertools.batched(by_length, self.batch_size, strict=False):
+        for numbers in itertools.batched(by_length, self.batch_size):
             longest = max(len(rows[number][0]) for number in numbers) - 1
             width = min(max(16, 1 << (longest - 1).bit_length()), max(self.max_length, longest))
             tokens = np.zeros((self.batch_size, width + 1), np.int32)
