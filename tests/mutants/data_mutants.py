@@ -83,8 +83,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/data/datasets/image_files.py",
-        "first = (resized - self.image_size) // 2",
-        "first = resized - self.image_size",
+        "left, top = (width - self.image_size) // 2, (height - self.image_size) // 2",
+        "left, top = width - self.image_size, height - self.image_size",
         ("tests/data/test_images.py", "tests/data/test_image_datasets.py"),
     ),
     Mutant(

@@ -32,8 +32,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/decoding/constraints.py",
-        "if max(forbidden, default=0) >= vocabulary:",
-        "if max(forbidden, default=0) > vocabulary:",
+        "if max(self._named_ids, default=0) >= vocabulary:",
+        "if max(self._named_ids, default=0) > vocabulary:",
         ("tests/decoding/test_constraints.py",),
     ),
     Mutant(

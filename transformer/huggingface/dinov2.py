@@ -53,8 +53,8 @@ def _restore_config(config: Config) -> Config:
     ratios = range(1, 2 * units // width + 2)
     ratio = next((n for n in ratios if units == (_gated_units(n * width) if gated else n * width)), None)
     if ratio is None:
-        of_gated = " of two thirds, rounded up to 8" if gated else ""
-        raise UserError(f"config.model.feed_forward={units} is no multiple{of_gated} of width={width}")
+        rounding = " of two thirds, rounded up to 8" if gated else ""
+        raise UserError(f"config.model.feed_forward={units} is no multiple{rounding} of width={width}")
     network = {"mlp_ratio": ratio, "use_swiglu_ffn": gated, "use_mask_token": False}
     if not gated:
         network["hidden_act"] = _ACTIVATION.write(config)

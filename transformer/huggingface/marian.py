@@ -47,9 +47,11 @@ def check_equal_sides(config: Config, *pairs: tuple[str, str]) -> None:
     Raises:
         UserError: If they do not.
     """
-    for one, other in pairs:
-        if config[one] != config[other]:
-            raise UserError(f"config.json has {one}={config[one]}, not {other}={config[other]}; they must be equal")
+    for key, encoder_key in pairs:
+        if config[key] != config[encoder_key]:
+            raise UserError(
+                f"config.json has {key}={config[key]}, not {encoder_key}={config[encoder_key]}; they must be equal"
+            )
 
 
 SIDE_PAIRS = (("decoder_attention_heads", "encoder_attention_heads"), ("decoder_ffn_dim", "encoder_ffn_dim"))

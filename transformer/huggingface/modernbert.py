@@ -97,11 +97,11 @@ def _half_window(config: Config, layer_types: list[str]) -> int:
         UserError: If it is none.
     """
     # A key of the class's own that overrules the other.
-    half = convert_value(int | None, config.get("sliding_window"), "config.json: sliding_window")
-    half = config["local_attention"] // 2 if half is None else half
-    if "sliding_attention" in layer_types and half < 1:
+    half_window = convert_value(int | None, config.get("sliding_window"), "config.json: sliding_window")
+    half_window = config["local_attention"] // 2 if half_window is None else half_window
+    if "sliding_attention" in layer_types and half_window < 1:
         raise UserError(f"config.json has local_attention={config['local_attention']}; it must be at least 2")
-    return half
+    return half_window
 
 
 def _scale_every_kind(config: Config, layer_types: Sequence[str]) -> Config:
@@ -134,10 +134,10 @@ def _restore_modernbert(config: Config) -> Config:
     if flags is None:
         raise UserError(f"config.model.biases={config['biases']} is none of {', '.join(BIASES.values())}")
     restored = restore_local_rotary(without_keys(config, "biases"))
-    half = (restored.pop("sliding_window") or 1) - 1
+    half_window = (restored.pop("sliding_window") or 1) - 1
     keys = {"attention_bias": flags[0], "mlp_bias": flags[1], "classifier_activation": config["hidden_activation"]}
-    if half:
-        keys["local_attention"] = 2 * half
+    if half_window:
+        keys["local_attention"] = 2 * half_window
     if head in FINE_TUNED_CLASSES or head == "none":
         bare = _BARE if head == "none" else _BARE.replace("Model", FINE_TUNED_CLASSES[head])
         keys["architectures"] = [bare]

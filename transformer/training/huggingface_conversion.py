@@ -449,8 +449,8 @@ def _source_frame(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _sequence_format(model_type: str, task_name: str) -> SequenceFormat:
     """Return the special tokens around and between a model's texts; a question has to be parted from its context."""
-    of_decoders = SequenceFormat.ROBERTA if task_name == "question_answering" else SequenceFormat.PLAIN
-    return _SEQUENCE_FORMATS.get(model_type, of_decoders)
+    decoder_format = SequenceFormat.ROBERTA if task_name == "question_answering" else SequenceFormat.PLAIN
+    return _SEQUENCE_FORMATS.get(model_type, decoder_format)
 
 
 def _labeled_text_task(

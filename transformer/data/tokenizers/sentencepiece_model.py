@@ -15,7 +15,7 @@ from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 _SPACE = "\u2581"  # what stands for a space in a piece
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-# No text's pieces have so low a sum, unless one is unknown: a special token is chosen for no text of known pieces.
+# No text's pieces have so low a sum, unless one is unknown: a special token is chosen for no text of ids_by_role pieces.
 _NEVER_CHOSEN = -1e6
 _NUM_PROBES, _PROBE_PIECES = 200, 8
 _PROBES = (
@@ -50,8 +50,8 @@ def load_sentencepiece_model(path: Path) -> FastTokenizer:
         ) from error
     backend = _to_backend(model, path)
     ids = {"pad": processor.pad_id(), "begin": processor.bos_id(), "end": processor.eos_id()}
-    known = {role: number for role, number in (ids | {"unknown": processor.unk_id()}).items() if number >= 0}
-    tokenizer = FastTokenizer.from_roles(backend, known)
+    ids_by_role = {role: number for role, number in (ids | {"unknown": processor.unk_id()}).items() if number >= 0}
+    tokenizer = FastTokenizer.from_roles(backend, ids_by_role)
     for text in _probe_texts(model):
         if tokenizer.backend.encode(text, add_special_tokens=False).ids != processor.encode(text):
             raise UserError(
@@ -73,8 +73,8 @@ def _to_backend(model: Any, path: Path) -> tokenizers.Tokenizer:
         raise UserError(f"{path} has no piece for unknown text")
     byte_fallback = any(kind == _BYTE for _, _, kind in pieces)
     if trainer.model_type == _UNIGRAM:
-        of_texts = (_NORMAL, _USER_DEFINED)
-        scores = [(text, score if kind in of_texts else _NEVER_CHOSEN) for text, score, kind in pieces]
+        text_kinds = (_NORMAL, _USER_DEFINED)
+        scores = [(text, score if kind in text_kinds else _NEVER_CHOSEN) for text, score, kind in pieces]
         backend = tokenizers.Tokenizer(models.Unigram(scores, unknown, byte_fallback))
     else:
         ids = {text: number for number, (text, _, _) in enumerate(pieces)}
@@ -103,7 +103,7 @@ def _merges(pieces: Iterable[tuple[str, float, int]]) -> list[tuple[str, str]]:
         for cut in range(1, len(text))
         if text[:cut] in scores and text[cut:] in scores
     ]
-    return [(left, right) for *_, left, right in sorted(merges)]
+    return [(first_part, second_part) for *_, first_part, second_part in sorted(merges)]
 
 
 def _normalizers(normalization: Any) -> Iterator[Any]:
@@ -121,6 +121,6 @@ def _probe_texts(model: Any) -> Iterator[str]:
     """Yield texts that meet what a tokenizer may do in its own way, and random pieces of the model in a row."""
     yield from _PROBES
     texts = [piece.piece.replace(_SPACE, " ") for piece in model.pieces if piece.type in (_NORMAL, _USER_DEFINED)]
-    chosen = random.Random(0)
+    generator = random.Random(0)
     for _ in itertools.repeat(None, _NUM_PROBES if texts else 0):
-        yield "".join(chosen.choices(texts, k=_PROBE_PIECES))
+        yield "".join(generator.choices(texts, k=_PROBE_PIECES))
