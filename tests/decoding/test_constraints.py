@@ -206,7 +206,7 @@ def test_constraints_that_cannot_be_are_refused() -> None:
     for penalty in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UserError, match=f"repetition_penalty={penalty} must be above 0"):
             Constraints(penalty)
-    with pytest.raises(UserError, match=r"forbidden=\(-1,\)"):
+    with pytest.raises(UserError, match=r"forbidden and forced tokens \(-1,\) have a negative number"):
         Constraints(forbidden_ids=(-1,))
     with pytest.raises(ValueError, match="beyond the vocabulary of 9"):
         rollout_of(TABLE, GreedySearch(), 2, constraints=Constraints(forbidden_ids=(9,)))

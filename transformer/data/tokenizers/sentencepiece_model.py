@@ -15,7 +15,7 @@ from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 _SPACE = "\u2581"  # what stands for a space in a piece
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-# No text's pieces have so low a sum, unless one is unknown: a special token is chosen for no text of ids_by_role pieces.
+# No text's pieces have so low a sum, unless one is unknown: a special token is chosen for no text of known pieces.
 _NEVER_CHOSEN = -1e6
 _NUM_PROBES, _PROBE_PIECES = 200, 8
 _PROBES = (
