@@ -68,9 +68,11 @@ def close_matches(name: str, candidates: typing.Iterable[str], cutoff: float = 0
 
 
 def name_similarity(name: str, word: str) -> float:
-    """Return the similarity of two words, from 0 to 1; at least 0.7 if one begins with the other."""
+    """Return the similarity of two words, from 0 to 1; at least 0.7 if one begins with the other, 0.8 if it ends so."""
     ratio = difflib.SequenceMatcher(None, word, name).ratio()
     short, long = sorted((name, word), key=len)
+    if long.endswith(f"_{short}"):
+        return max(ratio, 0.8)
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 

@@ -110,7 +110,7 @@ def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, 
 
 def test_an_own_answer_that_is_longer_once_encoded_again_is_cut(models: dict[str, LoadedModel]) -> None:
     model = models["t5"]
-    reading = encode_pair_inputs(model._view(), model.preprocessor, [SentencePair("the", "f" * 14, "")])
+    reading = encode_pair_inputs(model.view(), model.preprocessor, [SentencePair("the", "f" * 14, "")])
     assert reading.inputs["target"].shape == (1, 12)
     assert [len(reading.labels.tokens[axis][0]) for axis in ("target", "target_input")] == [12, 12]
 

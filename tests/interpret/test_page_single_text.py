@@ -38,7 +38,7 @@ def captured(model: LoadedModel) -> CapturedAttention:
     """What lies beneath the page's maps."""
     reading, _ = model._encode_texts(TEXT, None, None)
     capture = Capture(("decoder/self",), value_norms=True, query_key_vectors=True)
-    return make_capture_function(model._view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
+    return make_capture_function(model.view(), reading.inputs, method=reading.method)(capture)["decoder/self"]
 
 
 def test_a_page_of_one_sentence_is_of_that_sentence(looked: AttentionPage, visit: Any) -> None:  # noqa: F811

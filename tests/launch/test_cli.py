@@ -198,7 +198,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.seeed=3"], "unknown key config.seeed: did you mean config.seed?"),
         (["--config.step=3"], "unknown key config.step: did you mean config.steps or config.initialize_from.step?"),
         (["--config.norm_placement=pre"], "did you mean config.model.norm_placement?"),
-        (["--config.model.layers=3"], "did you mean config.model.encoder_layers?"),
+        (["--config.model.layers=3"], "or config.model.encoder_layers?"),
         (["--config.optimizer.warmup=3"], "did you mean config.optimizer.warmup_steps?"),
         (["--config.optimizer.lr=3"], "unknown key config.optimizer.lr: did you mean config.optimizer.learning_rate?"),
         (["--config.model.attention=additive"], "did you mean config.model.score, which takes 'additive'?"),
@@ -217,7 +217,7 @@ def test_a_size_is_changed_and_departed_from(tmp_path):
         (["--config.model.size=gpt2xl"], "config.model.size='gpt2xl' is unknown: did you mean 'gpt2-xl'? known: gpt2"),
         (
             ["--config.model.norm_placement=prenorm"],
-            "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel_norms, output, parallel, post, ",
+            "'prenorm' is unknown: did you mean 'pre'? known: pre, deepnorm, parallel_norms, pre_normed_input, ",
         ),
         (
             ["--config.parameter_averages.ema.kind=x"],
