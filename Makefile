@@ -17,7 +17,7 @@ demo: ## train a small translator, serve and then write the page of what every h
 	$(PYTHON) -m launch.train --config=experiments/demo.py --workdir=$(DEMO) --serve
 	$(PYTHON) -m launch.maps --workdir=$(DEMO)
 
-test: ## run the tests (about a quarter of an hour on two cores)
+test: ## run the tests (about 20 minutes on two cores, half of it from the second run on)
 	@.ci/install dev
 	LD_PRELOAD="$(JEMALLOC)" $(PYTEST) -m "not slow" -n 3 --dist loadfile
 
@@ -49,7 +49,7 @@ faults: ## kill, tear, fill, flip and plant, and see that no run is lost and not
 	@.ci/install dev
 	$(PYTHON) -m tests.faults.run
 
-mutants: ## plant a fault in one line of the code at a time, and see that tests fail of it (half an hour on two cores)
+mutants: ## plant a fault in one line of the code at a time, and see that tests fail of it (about an hour on two cores)
 	@.ci/install dev
 	$(PYTHON) -m tests.mutants.run
 
