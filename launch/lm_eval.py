@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COUNTS = Range(1, 2**31 - 1)
 _MAX_NEW_TOKENS = 256  # where a task gives no number, as in the harness's own model of transformers
-_SAMPLING = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,9 +114,8 @@ def continue_request(scorer: "TextScorer", text: str, options: Mapping[str, Any]
     until = options.get("until") or []
     stop = [until] if isinstance(until, str) else list(until)
     count = options.get("max_gen_toks", options.get("max_new_tokens", _MAX_NEW_TOKENS))
-    sampling = {ours: options[theirs] for theirs, ours in _SAMPLING.items() if options.get(theirs) is not None}
-    if not options.get("do_sample", False):
-        sampling = {}
+    samples = options.get("do_sample", False)
+    sampling = {name: options[name] for name in _SAMPLING if samples and options.get(name) is not None}
     return scorer.continue_text(text, count, [term for term in stop if term], **sampling)
 
 

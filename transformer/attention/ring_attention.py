@@ -14,6 +14,7 @@ from transformer.attention.blockwise import (
     Gradients,
     LogitScaling,
     LogitTerms,
+    add_sinks_to_output,
     any_key_visible,
     blockwise_backward,
     blockwise_forward,
@@ -112,8 +113,9 @@ def attend_in_ring(
     Returns:
         The output of its own queries and their log-sum-exp.
     """
-    leaves, tree = jax.tree.flatten(terms)
-    axes = [names.index("queries") if "queries" in names else None for names in field_axes(terms)]
+    without_sinks = dataclasses.replace(terms, sinks_H=None)
+    leaves, tree = jax.tree.flatten(without_sinks)
+    axes = [names.index("queries") if "queries" in names else None for names in field_axes(without_sinks)]
     leaf_chunks = [
         (leaf,) * ring.num_chunks if axis is None or leaf.shape[axis] == 1 else ring.split_into_chunks(leaf, axis)
         for leaf, axis in zip(leaves, axes, strict=True)
@@ -121,7 +123,7 @@ def attend_in_ring(
     leaves_by_chunk = tuple([leaf[part] for leaf in leaf_chunks] for part in range(ring.num_chunks))
     qs, ks, vs = (ring.split_into_chunks(x, 1) for x in (q, k, v))
     outputs, log_sums = _attend(qs, ks, vs, leaves_by_chunk, tree, scaling, ring, block)
-    return ring.join_chunks(outputs, 1), ring.join_chunks(log_sums, 2)
+    return add_sinks_to_output(ring.join_chunks(outputs, 1), ring.join_chunks(log_sums, 2), terms)
 
 
 Chunks = tuple[Array, ...]

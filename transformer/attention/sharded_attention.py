@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from transformer.attention.attention_spec import Backend
-from transformer.attention.blockwise import LogitScaling, LogitTerms, add_sinks_to_output
+from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import (
     Capture,
     CapturedAttention,
@@ -202,9 +202,7 @@ def attend_sharded(
         k, v = (shards.local_key_heads(x, program.heads) for x in (k, v))
         terms = jax.tree.unflatten(tree, leaves)
         if shards.sequence_parallel is SequenceParallel.RING:
-            ring = _make_ring(q, k, terms, shards)
-            without_sinks = dataclasses.replace(terms, sinks_H=None)
-            return add_sinks_to_output(*attend_in_ring(q, k, v, without_sinks, program.scaling, ring), terms)
+            return attend_in_ring(q, k, v, terms, program.scaling, _make_ring(q, k, terms, shards))
         k, v = (_gather_keys(x, shards) for x in (k, v))
         kernel = kernels[0] if kernels else None
         # A kernel in parts knows where its queries stand, and causal alone leaves each of them a key.

@@ -10,7 +10,6 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
-    ACTIVATIONS,
     CAUSAL_KEYS,
     Config,
     ConfigKey,
@@ -25,6 +24,7 @@ from transformer.huggingface.conversion_spec import (
 from transformer.huggingface.marian import (
     COMPUTED_POSITIONS,
     SIDE_PAIRS,
+    SIZE_KEYS,
     check_equal_sides,
     position_constants,
     stack_entries,
@@ -34,16 +34,7 @@ from transformer.huggingface.tensor_layouts import ROW_VECTOR
 _BIAS = "final_logits_bias"
 _WITHOUT_EFFECT = ("is_decoder",)  # the classes of generation have a decoder in any case
 _CONFIG_KEYS = (
-    ConfigKey("vocab_size", "vocab_size"),
-    ConfigKey("d_model", "width"),
-    ConfigKey("encoder_layers", "encoder_layers"),
-    ConfigKey("decoder_layers", "decoder_layers"),
-    ConfigKey("encoder_attention_heads", "heads"),
-    ConfigKey("encoder_ffn_dim", "feed_forward"),
-    ConfigKey("max_position_embeddings", "max_length"),
-    ConfigKey("dropout", "dropout"),
-    ConfigKey("attention_dropout", "attention_dropout"),
-    ConfigKey("activation_function", "activation", values=ACTIVATIONS),
+    *SIZE_KEYS,
     ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width", None: "none"}),
 )
 _FIXED_FIELDS = {

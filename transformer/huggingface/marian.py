@@ -54,6 +54,20 @@ def check_equal_sides(config: Config, *pairs: tuple[str, str]) -> None:
             )
 
 
+SIZE_KEYS = (
+    ConfigKey("vocab_size", "vocab_size"),
+    ConfigKey("d_model", "width"),
+    ConfigKey("encoder_layers", "encoder_layers"),
+    ConfigKey("decoder_layers", "decoder_layers"),
+    ConfigKey("encoder_attention_heads", "heads"),
+    ConfigKey("encoder_ffn_dim", "feed_forward"),
+    ConfigKey("max_position_embeddings", "max_length"),
+    ConfigKey("dropout", "dropout"),
+    ConfigKey("attention_dropout", "attention_dropout"),
+    ConfigKey("activation_function", "activation", values=ACTIVATIONS),
+)
+"""The keys of sizes, rates and the activation that Marian and its like have in common."""
+
 SIDE_PAIRS = (("decoder_attention_heads", "encoder_attention_heads"), ("decoder_ffn_dim", "encoder_ffn_dim"))
 
 
@@ -101,16 +115,7 @@ MARIAN = ConversionSpec(
     architecture="MarianMTModel",
     model_family="encoder_decoder",
     config_keys=(
-        ConfigKey("vocab_size", "vocab_size"),
-        ConfigKey("d_model", "width"),
-        ConfigKey("encoder_layers", "encoder_layers"),
-        ConfigKey("decoder_layers", "decoder_layers"),
-        ConfigKey("encoder_attention_heads", "heads"),
-        ConfigKey("encoder_ffn_dim", "feed_forward"),
-        ConfigKey("max_position_embeddings", "max_length"),
-        ConfigKey("dropout", "dropout"),
-        ConfigKey("attention_dropout", "attention_dropout"),
-        ConfigKey("activation_function", "activation", values=ACTIVATIONS),
+        *SIZE_KEYS,
         ConfigKey("scale_embedding", "embedding_scale", values={False: "none", True: "sqrt_width"}),
         ConfigKey("output_bias", "output_bias"),
     ),

@@ -55,22 +55,19 @@ def _derivative_of_gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return sigmoid + x * sigmoid * (1 - sigmoid) * slope * (1 + 3 * 0.044715 * x**2)
 
 
-# Of SWIGLU_CLAMPED.
-_SIGMOID_FACTOR, _CLAMP = 1.702, 7.0
-
-
-def _clamped_silu(x: Array) -> Array:
-    """Compute x sigmoid(1.702 x) of values of at most 7."""
-    x = jnp.minimum(x, _CLAMP)
-    return x * jax.nn.sigmoid(_SIGMOID_FACTOR * x)
-
-
 _gelu = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=False), _derivative_of_gelu)
 _gelu_tanh = _set_bfloat16_derivative(functools.partial(jax.nn.gelu, approximate=True), _derivative_of_gelu_tanh)
 
 
 def _quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return x * jax.nn.sigmoid(1.702 * x)
+
+
+_CLAMP = 7.0  # of SWIGLU_CLAMPED
+
+
+def _clamped_quick_gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return _quick_gelu(jnp.minimum(x, _CLAMP))
 
 
 class Activation(enum.Enum):
@@ -113,7 +110,7 @@ class Activation(enum.Enum):
             case Activation.SILU | Activation.SWIGLU:
                 return jax.nn.silu
             case Activation.SWIGLU_CLAMPED:
-                return _clamped_silu
+                return _clamped_quick_gelu
             case Activation.GELU | Activation.GEGLU:
                 return _gelu
             case Activation.GELU_TANH | Activation.GEGLU_TANH:

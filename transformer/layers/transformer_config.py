@@ -13,6 +13,7 @@ from transformer.attention.logit_modification import Softcap
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionCombination, PositionScheme
 from transformer.attention.rotary import NO_SCALING, RotaryScaling, rotated_features
 from transformer.attention.scores import SCORES, Score
+from transformer.attention.sites import MapValues
 from transformer.config import (
     Config,
     NonNegativeFloat,
@@ -356,6 +357,11 @@ class TransformerConfig(Config, path="config.model"):
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
+    def map_values(self) -> MapValues:
+        """What the numbers of the attention's maps are: rows beside a sink do not sum to one."""
+        return MapValues.REWEIGHTED if self.attention_sinks else MapValues.PROBABILITY
+
+    @property
     def resolved_norm_bias(self) -> bool:
         """Whether layer norms have a bias."""
         return self.biases is not Biases.NONE if self.norm_bias is None else self.norm_bias
@@ -496,6 +502,18 @@ class TransformerConfig(Config, path="config.model"):
             raise UserError(
                 "config.model.lora.targets holds feed_forward, whose networks are a mixture here "
                 f"(config.model.experts.count={self.experts.count}): name attention's projections alone"
+            )
+
+    def check_memory_of_inputs(self) -> None:
+        """Check that a memory of the layers' inputs holds what the layers read.
+
+        Raises:
+            UserError: If the first layer would read another input.
+        """
+        if self.norm_placement is NormPlacement.PRE_NORMED_INPUT:
+            raise UserError(
+                f"config.model.norm_placement={self.norm_placement.value} changes the input of the first layer, which "
+                "a memory of that layer would not have: say pre"
             )
 
     def check_position_offset(self, offset: int) -> None:

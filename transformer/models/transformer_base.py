@@ -132,10 +132,9 @@ def sites_of_stack(
         The sites: self-attention, cross-attention and experts, as far as they exist.
     """
     heads, numbers = tuple(map(str, range(config.heads))), tuple(map(str, range(layers)))
-    values = MapValues.REWEIGHTED if config.attention_sinks else MapValues.PROBABILITY
-    sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal, values=values)]
+    sites = [Site(f"{stack}/self", query, key, numbers, heads, causal=causal, values=config.map_values)]
     if memory is not None:
-        sites.append(Site(f"{stack}/cross", query, memory, numbers, heads, values=values))
+        sites.append(Site(f"{stack}/cross", query, memory, numbers, heads, values=config.map_values))
     if expert_layers := config.experts.expert_layer_indices(layers):
         experts = Axis("experts", AxisKind.EXPERTS, num_positions=config.experts.count)
         sums_to_one = config.experts.gating is not Gating.SOFTMAX

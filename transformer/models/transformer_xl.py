@@ -9,7 +9,6 @@ from jaxtyping import Array, Float
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
 from transformer.config import NonNegativeInt, UserError
-from transformer.layers.residual import NormPlacement
 from transformer.layers.segment_memory import (
     TOKENS,
     apply_block_with_memory,
@@ -55,11 +54,7 @@ class TransformerXLConfig(DecoderConfig):
                 f"config.model.head={self.head.value} is of config.model.family=decoder: this family predicts next "
                 "tokens alone, say next_tokens"
             )
-        if self.norm_placement is NormPlacement.PRE_NORMED_INPUT:
-            raise UserError(
-                f"config.model.norm_placement={self.norm_placement.value} changes the input of the first layer, which "
-                "a memory of that layer would not have: say pre"
-            )
+        self.check_memory_of_inputs()
         if self.positions.within_attention is AttentionPosition.NONE and self.positions is not PositionEncoding.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value} counts from the beginning of each segment, so that a "

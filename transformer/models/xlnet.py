@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import AttentionPosition
-from transformer.attention.sites import MapValues, Site
+from transformer.attention.sites import Site
 from transformer.config import NonNegativeFloat, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.feed_forward import Activation
 from transformer.layers.fine_tuning_heads import last_state, make_class_layer, make_head_layer
@@ -132,11 +132,7 @@ class XLNetConfig(TransformerConfig):
     def _check(self) -> None:
         super()._check()
         self.check_window_pattern("layers")
-        if self.norm_placement is NormPlacement.PRE_NORMED_INPUT:
-            raise UserError(
-                f"config.model.norm_placement={self.norm_placement.value} changes the input of the first layer, which "
-                "a memory of that layer would not have: say pre"
-            )
+        self.check_memory_of_inputs()
         if self.positions.within_attention is AttentionPosition.NONE:
             raise UserError(
                 f"config.model.positions={self.positions.value}: the query stream knows a position by attention alone, "
@@ -350,8 +346,7 @@ def attention_sites(config: XLNetConfig, interface: TaskInterface) -> tuple[Site
     heads, layers = tuple(map(str, range(config.heads))), tuple(map(str, range(config.layers)))
     keys = memory_key_axis(config.resolved_memory_length)
     streams = (CONTENT, QUERY) if config.head is XLNetHead.PERMUTED else (CONTENT,)
-    values = MapValues.REWEIGHTED if config.attention_sinks else MapValues.PROBABILITY
-    return tuple(Site(stream, TOKENS, keys, layers, heads, values=values) for stream in streams)
+    return tuple(Site(stream, TOKENS, keys, layers, heads, values=config.map_values) for stream in streams)
 
 
 FAMILY = ModelFamily(
