@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.argument_checks import describe_value, is_array
@@ -47,6 +48,7 @@ from transformer.attention.normalizers import (
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme, resolve_position_scheme
 from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
 from transformer.attention.reference_mode import is_tracing_reference
+from transformer.attention.requested_activations import LOGITS, WEIGHTS, is_requested
 from transformer.attention.scores import SCORES, Score, ScoreFunction, repeat_heads, resolve_score_function
 from transformer.attention.sharded_attention import ShardedProgram, attend_sharded, attention_sharding
 
@@ -293,7 +295,7 @@ def attend(
     # The softmax is in `_attend_dense` (EINSUM), `blockwise.attend_query_block` (BLOCKWISE), or in the kernel of a
     # library (XLA, CUDNN, SPLASH; transformer.attention.kernels).
     backend = choose_backend(spec, variant, shape)
-    if is_tracing_reference():
+    if is_tracing_reference() or is_requested(LOGITS) or is_requested(WEIGHTS):
         backend = Backend.EINSUM
     else:
         log_backend_choice(backend, variant, shape)
@@ -369,6 +371,7 @@ def _attend_dense(
     )
     if spec.temperature != 1:
         logits = logits / spec.temperature
+    logits = checkpoint_name(logits, LOGITS)
     dropout_key = None
     if train and spec.dropout > 0:
         assert key is not None
@@ -386,6 +389,7 @@ def _attend_dense(
         assert mask.center is not None
         assert mask.window is not None
         weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
+    weights = weights._replace(values=checkpoint_name(weights.values, WEIGHTS))
     dropped = dropout(weights.values, spec.dropout, dropout_key)
     output = weighted_sum(dropped, v)
     from_positions = scheme.position_values(dropped, positions)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.inverted_dropout import dropout
@@ -122,6 +123,7 @@ class EmbeddingAndHead(Module):
         factor = self.config.embedding_scale.factor_for(self.config.resolved_base_width)
         if (scale := factor * self.config.embedding_multiplier) != 1:
             x_BxTxF = x_BxTxF * jnp.asarray(scale, self.dtype)
+        x_BxTxF = checkpoint_name(x_BxTxF, "token_embeddings")
         return self.add_positions(x_BxTxF, positions_BxT, key, types_BxT, tables=tables)
 
     def add_positions(
@@ -157,12 +159,14 @@ class EmbeddingAndHead(Module):
             types_BxT = jnp.zeros(x_BxTxF.shape[:2], jnp.int32) if types_BxT is None else types_BxT
             x_BxTxF = x_BxTxF + self.types(types_BxT, self.dtype)
         if norm is not None:
-            x_BxTxF = norm(x_BxTxF)
+            with jax.named_scope("embedding_norm"):
+                x_BxTxF = norm(x_BxTxF)
         x_BxTxF = dropout(with_logical_constraint(x_BxTxF, "batch", "length", None), self.config.dropout, key)
         return x_BxTxF if self.embedding_projection is None else self.embedding_projection(x_BxTxF)
 
     def _add_positions(self, x_BxTxF: Float[Array, "B T F"], p_BxTxF: Float[Array, "#B T F"]) -> Float[Array, "B T F"]:
         """Combine tokens with their positions as `PositionCombination` says."""
+        p_BxTxF = checkpoint_name(p_BxTxF, "position_embeddings")
         if self.join is None:
             return x_BxTxF + p_BxTxF.astype(self.dtype)
         p_BxTxF = jnp.broadcast_to(p_BxTxF, x_BxTxF.shape).astype(self.dtype)
@@ -193,7 +197,8 @@ class EmbeddingAndHead(Module):
             logits = logits * self.config.logit_multiplier
         if self.config.logit_softcap is not None:
             logits = Softcap(self.config.logit_softcap)(logits)
-        return with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
+        logits = with_logical_constraint(logits, "batch", "length", "vocabulary") if logits.ndim == 3 else logits
+        return checkpoint_name(logits, "logits")
 
 
 class ClassHead(Module):

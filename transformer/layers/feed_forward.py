@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
@@ -162,8 +163,7 @@ class FeedForward(Module):
         self, activated: Float[Array, "*B F"], gated: Float[Array, "*B F"] | None = None
     ) -> Float[Array, "*B E"]:
         """Compute f(activated) W_2 + b_2, or of its product with `gated`."""
-        hidden = self.activation.function(activated)
+        hidden = self.activation.function(checkpoint_name(activated, "before_activation"))
         hidden = hidden if gated is None else hidden * self.activation.gated_values(gated)
-        return self.contract(
-            with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
-        )
+        hidden = with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
+        return self.contract(checkpoint_name(hidden, "hidden"))

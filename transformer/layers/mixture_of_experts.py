@@ -327,7 +327,9 @@ class MixtureOfExperts(Module):
         y_GxSxNxE = self._apply_experts(x_GxSxNxE, gates_GxSxNxK.astype(x_BxTxE.dtype), experts_GxSxNxK, real_GxSxNx1)
         y_BxTxE = _merge_groups(y_GxSxNxE, groups, batch, length)
         if self.shared is not None and self.shared_gate is not None:
-            y_BxTxE += jax.nn.sigmoid(self.shared_gate(x_BxTxE)) * self.shared(x_BxTxE)
+            with jax.named_scope("shared"):
+                shared_BxTxE = self.shared(x_BxTxE)
+            y_BxTxE += jax.nn.sigmoid(self.shared_gate(x_BxTxE)) * shared_BxTxE
         return y_BxTxE, captured, balance
 
     def _route(self, x_BxTxE: Array, key: Key[Array, ""] | None) -> Routing:

@@ -20,6 +20,7 @@ from transformer.attention.positions import (
     resolve_position_scheme,
 )
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
+from transformer.attention.requested_activations import HEAD_CONTRIBUTIONS, LOGITS, WEIGHTS, is_requested
 from transformer.attention.scores import SCORES
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
@@ -43,8 +44,8 @@ from transformer.layers.transformer_config import (
 )
 from transformer.logical_axes import with_logical_constraint
 
-# The name by which a rematerialization policy keeps what attention returns.
-OUTPUT_NAME = "attention_output"
+# The activation that attention returns; by this name a rematerialization policy keeps it.
+HEAD_OUTPUTS = "head_outputs"
 
 
 class SplitHeads(Module):
@@ -81,6 +82,9 @@ class MultiHeadAttention(Module):
     head_i = Attention(Q W_Q,i, K W_K,i, V W_V,i), where H / G neighboring heads share keys and values. Without
     projections all four matrices are the identity, of which each head has its part of the features.
 
+    Queries, keys, values and the output of each head are activations (transformer.models.activations) of the scope
+    "self" or "cross".
+
     Args:
         config: The configuration of the Transformer.
         cross: Whether it attends to another sequence, without relative positions.
@@ -108,6 +112,7 @@ class MultiHeadAttention(Module):
                 sizes = config.heads, config.resolved_head_dim
                 self.query = self.key = self.value = SplitHeads(*sizes)
                 self.output = ConcatenateHeads(*sizes)
+        self.name = "cross" if cross else "self"
         self.query_norm = make_query_key_norm(config, config.heads, builder)
         self.key_norm = make_query_key_norm(config, config.resolved_kv_heads, builder)
         self.score = TrainedScore(
@@ -131,15 +136,24 @@ class MultiHeadAttention(Module):
 
     def queries(self, x_BxQxE: Float[Array, "B Q E"]) -> Float[Array, "B Q H D"]:
         """Project and normalize the queries of x, without positions."""
-        q_BxQxHxD = self.query(x_BxQxE)
-        return q_BxQxHxD if self.query_norm is None else self.query_norm(q_BxQxHxD)
+        with jax.named_scope(self.name):
+            q_BxQxHxD = self.query(x_BxQxE)
+            if self.query_norm is not None:
+                with jax.named_scope("query_norm"):
+                    q_BxQxHxD = self.query_norm(q_BxQxHxD)
+            return checkpoint_name(q_BxQxHxD, "queries")
 
     def keys_and_values(self, memory_BxKxE: Float[Array, "B K E"]) -> KeysAndValues:
         """Project the keys and values of a memory, and normalize the keys, without positions."""
         names = ("batch", "length", "groups", None)
-        k_BxKxGxD = self.key(memory_BxKxE)
-        k_BxKxGxD = k_BxKxGxD if self.key_norm is None else self.key_norm(k_BxKxGxD)
-        return with_logical_constraint(k_BxKxGxD, *names), with_logical_constraint(self.value(memory_BxKxE), *names)
+        with jax.named_scope(self.name):
+            k_BxKxGxD = self.key(memory_BxKxE)
+            if self.key_norm is not None:
+                with jax.named_scope("key_norm"):
+                    k_BxKxGxD = self.key_norm(k_BxKxGxD)
+            k_BxKxGxD = with_logical_constraint(k_BxKxGxD, *names)
+            v_BxKxGxD = with_logical_constraint(self.value(memory_BxKxE), *names)
+            return checkpoint_name(k_BxKxGxD, "keys"), checkpoint_name(v_BxKxGxD, "values")
 
     def read(
         self,
@@ -175,18 +189,19 @@ class MultiHeadAttention(Module):
         if self.mean:
             q_BxQxHxD = jnp.zeros_like(q_BxQxHxD)  # a product with zeros scores every key alike
         spec, positions = self._spec_and_positions(table, rotary, text_length, x_BxQxE.dtype)
-        output_BxQxHxD, attended = attend(
-            with_logical_constraint(q_BxQxHxD, *names),
-            k_BxKxGxD,
-            v_BxKxGxD,
-            spec=spec,
-            mask=mask,
-            params=AttentionParameters(self.score(x_BxQxE.dtype), positions, self._sinks()),
-            key=key,
-            train=key is not None,
-            capture=capture,
-        )
-        output_BxQxHxD = checkpoint_name(with_logical_constraint(output_BxQxHxD, *names), OUTPUT_NAME)
+        with jax.named_scope(self.name):
+            output_BxQxHxD, attended = attend(
+                with_logical_constraint(q_BxQxHxD, *names),
+                k_BxKxGxD,
+                v_BxKxGxD,
+                spec=spec,
+                mask=mask,
+                params=AttentionParameters(self.score(x_BxQxE.dtype), positions, self._sinks()),
+                key=key,
+                train=key is not None,
+                capture=capture,
+            )
+        output_BxQxHxD = with_logical_constraint(output_BxQxHxD, *names)
         captured = attended.captured
         if captured is not None and capture is not None and (capture.value_norms or capture.query_key_vectors):
             scheme = resolve_position_scheme(spec.position, positions)
@@ -194,7 +209,19 @@ class MultiHeadAttention(Module):
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
-        return self.output(output_BxQxHxD), captured
+        return self.combine_heads(output_BxQxHxD), captured
+
+    def combine_heads(self, output_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q E"]:
+        """Compute Concat(head_1, ..., head_H) W_O; if the contribution of each head is requested, as their sum."""
+        with jax.named_scope(self.name):
+            output_BxQxHxD = checkpoint_name(output_BxQxHxD, HEAD_OUTPUTS)
+            if not is_requested(HEAD_CONTRIBUTIONS):
+                return self.output(output_BxQxHxD)
+            matrix_HxDxE = self.output.full_matrix().astype(output_BxQxHxD.dtype)
+            contributions_BxQxHxE = jnp.einsum("bqhd,hde->bqhe", output_BxQxHxD, matrix_HxDxE)
+            contributions_BxQxHxE = checkpoint_name(contributions_BxQxHxE, HEAD_CONTRIBUTIONS)
+            bias = self.output(jnp.zeros_like(output_BxQxHxD))
+            return jnp.sum(contributions_BxQxHxE, axis=2) + bias
 
     def __call__(
         self,
@@ -284,19 +311,21 @@ class MultiHeadAttention(Module):
         logits_dtype = jnp.promote_types(x_Rx1xE.dtype, jnp.float32)
         bias = scheme.position_bias(position_Rx1, cached_positions_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(spec, position=AttentionPosition.NONE)
-        if SCORES[spec.score].is_dot_product and self.sinks is None and capture is None:
+        needs_weights = capture is not None or is_requested(LOGITS) or is_requested(WEIGHTS)
+        if SCORES[spec.score].is_dot_product and self.sinks is None and not needs_weights:
             output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
-            return self.output(output), grown, None
-        output, attended = attend(
-            q_Rx1xHxD,
-            *(gather_from_writers(cache, writer_RxK) for cache in grown),
-            spec=spec,
-            mask=Mask(allowed=seen_RxK[:, None, None]),
-            bias=bias,
-            params=AttentionParameters(score=self.score(x_Rx1xE.dtype), sinks_H=self._sinks()),
-            capture=capture,
-        )
-        return self.output(output), grown, attended.captured
+            return self.combine_heads(output), grown, None
+        with jax.named_scope(self.name):
+            output, attended = attend(
+                q_Rx1xHxD,
+                *(gather_from_writers(cache, writer_RxK) for cache in grown),
+                spec=spec,
+                mask=Mask(allowed=seen_RxK[:, None, None]),
+                bias=bias,
+                params=AttentionParameters(score=self.score(x_Rx1xE.dtype), sinks_H=self._sinks()),
+                capture=capture,
+            )
+        return self.combine_heads(output), grown, attended.captured
 
     def cache_length(self, length: int, window: int) -> int:
         """The slots needed by a cache for `length` positions if a query sees `window` positions back (0: all)."""

@@ -4,9 +4,13 @@ import enum
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
+
+# The activation by which a norm multiplies: 1 / sqrt(variance + epsilon), or of the mean square.
+NORM_FACTOR = "norm_factor"
 
 
 class NormKind(enum.Enum):
@@ -49,7 +53,8 @@ class LayerNorm(Module):
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         centered = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-        scaled = centered * jax.lax.rsqrt(variance + self.epsilon) * jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
+        factor = checkpoint_name(jax.lax.rsqrt(variance + self.epsilon), NORM_FACTOR)
+        scaled = centered * factor * jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
         if self.bias is not None:
             scaled = scaled + jax.lax.broadcast_to_rank(self.bias[...], x.ndim)
         return scaled.astype(x.dtype)
@@ -81,4 +86,5 @@ class RmsNorm(Module):
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         scale = jax.lax.broadcast_to_rank(self.scale[...], x.ndim)
         scale = 1 + scale if self.zero_centered else scale
-        return (wide * jax.lax.rsqrt(mean_square + self.epsilon) * scale).astype(x.dtype)
+        factor = checkpoint_name(jax.lax.rsqrt(mean_square + self.epsilon), NORM_FACTOR)
+        return (wide * factor * scale).astype(x.dtype)

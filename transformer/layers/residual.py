@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Key
 
 from transformer.attention.inverted_dropout import dropout
@@ -102,7 +103,11 @@ class LayerScale(Module):
 class Residual(Module):
     """The residual connection and norms around one sub-layer F: x = write(x, F(read(x))).
 
+    The stream that F changes, what F reads and what is added to the stream are activations of the name's scope
+    (transformer.models.activations).
+
     Args:
+        name: The sub-layer's name among the activations, such as "self".
         placement: The placement of the norm.
         make_norm: Makes a norm; None for a parallel sub-layer after the first, which reads the first one's norm.
         alpha: DeepNorm's factor of x.
@@ -115,13 +120,14 @@ class Residual(Module):
 
     def __init__(
         self,
+        name: str,
         placement: NormPlacement,
         make_norm: Callable[[], LayerNorm | RmsNorm] | None,
         alpha: float = 1.0,
         multiplier: float = 1.0,
         layer_scale: LayerScale | None = None,
     ):
-        self.layer_scale = layer_scale
+        self.name, self.layer_scale = name, layer_scale
         self.placement, self.alpha, self.multiplier = placement, alpha, multiplier
         if make_norm is not None:
             self.norm = make_norm()
@@ -135,15 +141,17 @@ class Residual(Module):
             x: The residual stream.
             block_input: The block's input and what its first sub-layer has read of it; None for the first one.
         """
-        match self.placement:
-            case NormPlacement.POST | NormPlacement.DEEPNORM | NormPlacement.OUTPUT:
-                return x
-            case NormPlacement.PRE | NormPlacement.SANDWICH | NormPlacement.PRE_NORMED_INPUT:
-                return self.norm(x)
-            case NormPlacement.PARALLEL:
-                return self.norm(x) if block_input is None else block_input.read
-            case NormPlacement.PARALLEL_NORMS:
-                return self.norm(x if block_input is None else block_input.stream)
+        with jax.named_scope(self.name):
+            match self.placement:
+                case NormPlacement.POST | NormPlacement.DEEPNORM | NormPlacement.OUTPUT:
+                    read = x
+                case NormPlacement.PRE | NormPlacement.SANDWICH | NormPlacement.PRE_NORMED_INPUT:
+                    read = self.norm(x)
+                case NormPlacement.PARALLEL:
+                    read = self.norm(x) if block_input is None else block_input.read
+                case NormPlacement.PARALLEL_NORMS:
+                    read = self.norm(x if block_input is None else block_input.stream)
+            return checkpoint_name(read, "input")
 
     def stream(
         self, x: Float[Array, "B *N E"], read: Float[Array, "B *N E"], is_first_block: Bool[Array, ""] | bool
@@ -174,21 +182,25 @@ class Residual(Module):
             drop_rates: Dropout rates of the output.
             key: Random key for them; None means evaluation.
         """
-        match self.placement:
-            case NormPlacement.OUTPUT:
-                y = self.norm(y)
-            case NormPlacement.SANDWICH:
-                y = self.output_norm(y)
-            case _:
-                pass
-        if self.multiplier != 1:
-            y = y * jnp.asarray(self.multiplier, y.dtype)
-        if self.layer_scale is not None:
-            y = self.layer_scale(y)
-        y = dropout_and_stochastic_depth(y, drop_rates, key)
-        if self.placement in (NormPlacement.POST, NormPlacement.DEEPNORM):
-            return self.norm(self.alpha * x + y)
-        return x + y
+        with jax.named_scope(self.name):
+            match self.placement:
+                case NormPlacement.OUTPUT:
+                    y = self.norm(y)
+                case NormPlacement.SANDWICH:
+                    with jax.named_scope("output_norm"):
+                        y = self.output_norm(y)
+                case _:
+                    pass
+            if self.multiplier != 1:
+                y = y * jnp.asarray(self.multiplier, y.dtype)
+            if self.layer_scale is not None:
+                y = self.layer_scale(y)
+            y = checkpoint_name(dropout_and_stochastic_depth(y, drop_rates, key), "output")
+            if self.placement in (NormPlacement.POST, NormPlacement.DEEPNORM):
+                x = self.norm(self.alpha * x + y)
+            else:
+                x = x + y
+            return checkpoint_name(x, "residual")
 
 
 def dropout_and_stochastic_depth(

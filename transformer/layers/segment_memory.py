@@ -22,6 +22,7 @@ from transformer.layers.transformer_block import (
     BlockCapture,
     PerLayerInputs,
     add_window,
+    block_input,
     merge_periods_into_layers,
 )
 from transformer.logical_axes import with_logical_constraint
@@ -127,7 +128,7 @@ def apply_block_with_memory(
         The layer's output, what its sub-layers captured, and its memory for the next segment.
     """
     keys, rates = block.split_key(layer.key), layer.drop_rates
-    x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
+    x = block_input(x_BxTxE)
 
     read = block.attention_residual.read(x)
     first = BlockInput(x, read)

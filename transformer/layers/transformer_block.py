@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
@@ -25,7 +26,7 @@ from transformer.layers.functional_module import (
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
 from transformer.layers.mixture_of_experts import ExpertBalance, ExpertUse, MixtureOfExperts
-from transformer.layers.multi_head_attention import OUTPUT_NAME, MultiHeadAttention
+from transformer.layers.multi_head_attention import HEAD_OUTPUTS, MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
     BlockInput,
@@ -138,20 +139,20 @@ class Block(Module):
     ):
         norm = functools.partial(config.make_norm, builder)
 
-        def make_residual(make_norm: Callable[[], LayerNorm | RmsNorm] | None) -> Residual:
+        def make_residual(name: str, make_norm: Callable[[], LayerNorm | RmsNorm] | None) -> Residual:
             layer_scale = (
                 None if config.layer_scale is None else LayerScale(config.width, config.layer_scale, builder=builder)
             )
-            return Residual(config.norm_placement, make_norm, alpha, config.residual_multiplier, layer_scale)
+            return Residual(name, config.norm_placement, make_norm, alpha, config.residual_multiplier, layer_scale)
 
-        def make_later_residual() -> Residual:
+        def make_later_residual(name: str) -> Residual:
             shares_first_norm = config.norm_placement is NormPlacement.PARALLEL
-            return make_residual(None if shares_first_norm else norm)
+            return make_residual(name, None if shares_first_norm else norm)
 
         self.attention = MultiHeadAttention(config, cross=False, builder=builder)
-        self.attention_residual = make_residual(norm)
+        self.attention_residual = make_residual("self", norm)
         self.cross = MultiHeadAttention(config, cross=True, builder=builder) if cross else None
-        self.cross_residual = make_later_residual() if cross else None
+        self.cross_residual = make_later_residual("cross") if cross else None
 
         def make_feed_forward(builder: ParameterBuilder, hidden: int = config.feed_forward) -> FeedForward:
             bias = config.biases.in_feed_forward
@@ -166,7 +167,7 @@ class Block(Module):
 
         self.feed_forward = None if experts else make_feed_forward(builder)
         self.experts = make_experts() if experts else None
-        self.feed_forward_residual = make_later_residual()
+        self.feed_forward_residual = make_later_residual("feed_forward")
 
     @property
     def blocks(self) -> tuple["Block", ...]:
@@ -197,7 +198,7 @@ class Block(Module):
             The new residual stream, and what the sub-layers captured.
         """
         keys, rates = self.split_key(layer.key), layer.drop_rates
-        x = with_logical_constraint(x_BxTxE, *BLOCK_AXES)
+        x = block_input(x_BxTxE)
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
@@ -258,7 +259,7 @@ class Block(Module):
             The new residual stream, and the caches of keys and values up to each prompt's last position.
         """
         keys, rates = self.split_key(layer.key), layer.drop_rates
-        x = with_logical_constraint(x_BxPxE, *BLOCK_AXES)
+        x = block_input(x_BxPxE)
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
@@ -309,7 +310,7 @@ class Block(Module):
             The new residual stream, the updated caches, and what the sub-layers captured.
         """
         keys, rates = self.split_key(layer.key), layer.drop_rates
-        x = with_logical_constraint(x_RxE[:, None], *BLOCK_AXES)
+        x = block_input(x_RxE[:, None])
 
         read = self.attention_residual.read(x)
         first = BlockInput(x, read)
@@ -369,9 +370,16 @@ class Block(Module):
             The output, what was captured of the experts' gates, and how evenly the experts are used.
         """
         if self.experts is not None:
-            return self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
+            with jax.named_scope("experts"):
+                return self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
         assert self.feed_forward is not None
-        return self.feed_forward(x), None, None
+        with jax.named_scope("feed_forward"):
+            return self.feed_forward(x), None, None
+
+
+def block_input(x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
+    """The residual stream as a block reads it: the activation `residual` of the stack."""
+    return checkpoint_name(with_logical_constraint(x, *BLOCK_AXES), "residual")
 
 
 class BlockGroup(Module):
@@ -525,7 +533,7 @@ def _checkpoint_policy(remat: Remat) -> Callable[..., Any] | None:
         case Remat.DOTS:
             return _is_unbatched_product_or_cudnn_attention
         case Remat.ATTENTION:
-            return jax.checkpoint_policies.save_only_these_names(OUTPUT_NAME)
+            return jax.checkpoint_policies.save_only_these_names(HEAD_OUTPUTS)
 
 
 def _is_unbatched_product_or_cudnn_attention(primitive: Any, *inputs: Any, **params: Any) -> bool:

@@ -17,10 +17,19 @@ from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.lora import add_lora
 from transformer.layers.residual import BlockInput, DropRates
 from transformer.layers.segment_memory import concatenate_memory, next_memory
-from transformer.layers.transformer_block import BLOCK_AXES, Block, BlockKeys, PerLayerInputs, add_window
+from transformer.layers.transformer_block import (
+    BLOCK_AXES,
+    Block,
+    BlockKeys,
+    PerLayerInputs,
+    add_window,
+    block_input,
+)
 from transformer.layers.transformer_config import TransformerConfig
 from transformer.logical_axes import with_logical_constraint
 
+# The names of the streams.
+CONTENT_STREAM, QUERY_STREAM = "content", "query"
 # The order of keys that nobody sees, and of queries that see nothing.
 NEVER, NOTHING = jnp.iinfo(jnp.int32).max, -1
 
@@ -178,40 +187,42 @@ def apply_two_stream_block(
     """
     content_key, query_key = (None, None) if layer.key is None else jax.random.split(layer.key)
 
-    keys, x_BxTxE = block.split_key(content_key), with_logical_constraint(streams.content, *BLOCK_AXES)
-    read_BxTxE = block.attention_residual.read(x_BxTxE)
-    attended_BxKxE = concatenate_memory(layer.segment_memory, read_BxTxE)
-    projected = block.attention.keys_and_values(attended_BxKxE)
-    y_BxTxE, content_maps = block.attention.read(
-        read_BxTxE,
-        *projected,
-        mask=add_window(masks.content, layer.kind.window),
-        table=relative_positions,
-        rotary=layer.kind.rotary,
-        key=keys.attention.inside,
-        capture=capture.content,
-    )
-    content = _finish_block(block, x_BxTxE, read_BxTxE, y_BxTxE, layer.drop_rates, keys)
-    memory_BxMxE = next_memory(attended_BxKxE, memory_length)
+    with jax.named_scope(CONTENT_STREAM):
+        keys, x_BxTxE = block.split_key(content_key), block_input(streams.content)
+        read_BxTxE = block.attention_residual.read(x_BxTxE)
+        attended_BxKxE = concatenate_memory(layer.segment_memory, read_BxTxE)
+        projected = block.attention.keys_and_values(attended_BxKxE)
+        y_BxTxE, content_maps = block.attention.read(
+            read_BxTxE,
+            *projected,
+            mask=add_window(masks.content, layer.kind.window),
+            table=relative_positions,
+            rotary=layer.kind.rotary,
+            key=keys.attention.inside,
+            capture=capture.content,
+        )
+        content = _finish_block(block, x_BxTxE, read_BxTxE, y_BxTxE, layer.drop_rates, keys)
+        memory_BxMxE = next_memory(attended_BxKxE, memory_length)
     if streams.query is None:
         return StreamStates(content, None), (StreamMaps(content_maps, None), memory_BxMxE)
 
-    keys, x_BxPxE = block.split_key(query_key), with_logical_constraint(streams.query, *BLOCK_AXES)
-    read_BxPxE = block.attention_residual.read(x_BxPxE)
-    # Queries stand at their places, where distances to the keys are the same in every row.
-    empty = jnp.zeros(content.shape[1:], read_BxPxE.dtype)
-    placed_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(read_BxPxE, predicted_BxP)
-    y_BxTxE, query_maps = block.attention.read(
-        placed_BxTxE,
-        *projected,
-        mask=add_window(masks.query, layer.kind.window),
-        table=relative_positions,
-        rotary=layer.kind.rotary,
-        key=keys.attention.inside,
-        capture=capture.query,
-    )
-    y_BxPxE = jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1)
-    query = _finish_block(block, x_BxPxE, read_BxPxE, y_BxPxE, layer.drop_rates, keys)
+    with jax.named_scope(QUERY_STREAM):
+        keys, x_BxPxE = block.split_key(query_key), block_input(streams.query)
+        read_BxPxE = block.attention_residual.read(x_BxPxE)
+        # Queries stand at their places, where distances to the keys are the same in every row.
+        empty = jnp.zeros(content.shape[1:], read_BxPxE.dtype)
+        placed_BxTxE = jax.vmap(lambda x, at: empty.at[at].set(x))(read_BxPxE, predicted_BxP)
+        y_BxTxE, query_maps = block.attention.read(
+            placed_BxTxE,
+            *projected,
+            mask=add_window(masks.query, layer.kind.window),
+            table=relative_positions,
+            rotary=layer.kind.rotary,
+            key=keys.attention.inside,
+            capture=capture.query,
+        )
+        y_BxPxE = jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1)
+        query = _finish_block(block, x_BxPxE, read_BxPxE, y_BxPxE, layer.drop_rates, keys)
     return StreamStates(content, query), (StreamMaps(content_maps, query_maps), memory_BxMxE)
 
 

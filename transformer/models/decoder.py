@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
@@ -39,6 +40,7 @@ from transformer.models.transformer_base import (
     capture_for_stack,
     causal_mask,
     expert_losses,
+    final_states,
     maps_of_stack,
     sites_of_stack,
 )
@@ -188,6 +190,7 @@ class Decoder(TokenDecoder):
             case _:
                 return hidden_BxTxE, aux
 
+    @jax.named_scope(STACK)
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, which `logits` maps to logits: what tasks that predict tokens call."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
@@ -209,7 +212,7 @@ class Decoder(TokenDecoder):
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
             key=layers_key,
         )
-        x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
+        x_BxTxE, aux = final_states(self.norm, x_BxTxE), stack_by_layer(outputs)
         extras = self._head_outputs(x_BxTxE, inputs, classes_key)
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
 
@@ -227,6 +230,7 @@ class Decoder(TokenDecoder):
             case _:
                 return {} if self.span is None else {"span": self.span.logits(features_BxTxE)}
 
+    @jax.named_scope(STACK)
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Prefill the right-padded prompts; the first step reads each row's last prompt token again.
 
@@ -256,6 +260,7 @@ class Decoder(TokenDecoder):
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Return the logits after each row's new token, the next cache, and maps over the slots of the cache."""
         logits_RxV, cache, aux = self.step_rows(
+            STACK,
             self.layers,
             cache,
             tokens_R,

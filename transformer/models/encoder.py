@@ -48,6 +48,7 @@ from transformer.models.transformer_base import (
     TokenModel,
     capture_for_stack,
     expert_losses,
+    final_states,
     maps_of_stack,
     sites_of_stack,
 )
@@ -399,6 +400,7 @@ class Encoder(TokenModel):
             case EncoderHead.MASKED | EncoderHead.PRETRAINING:
                 return self.logits(hidden_BxTxE), aux
 
+    @jax.named_scope(STACK)
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the hidden states after the last block."""
         tokens_BxT = jnp.asarray(inputs["tokens"])
@@ -421,7 +423,7 @@ class Encoder(TokenModel):
             key=layers_key,
             layers_per_block=self.layers_per_block,
         )
-        x_BxTxE, aux = self.norm(x_BxTxE), stack_by_layer(outputs)
+        x_BxTxE, aux = final_states(self.norm, x_BxTxE), stack_by_layer(outputs)
         extras = {"pooled": self._summarize(self.pooling(x_BxTxE, lengths_B))} if self.pooled else {}
         if self.next_sentence is not None:
             extras["next_sentence"] = self.next_sentence.logits(extras["pooled"])

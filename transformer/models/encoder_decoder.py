@@ -5,6 +5,7 @@ import enum
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
@@ -43,6 +44,7 @@ from transformer.models.transformer_base import (
     TokenDecoder,
     capture_for_stack,
     expert_losses,
+    final_states,
     maps_of_stack,
     sites_of_stack,
 )
@@ -174,21 +176,22 @@ class EncoderDecoder(TokenDecoder):
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = EncoderMemory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
         embedding_key, layers_key = split_key(decoder_key)
-        x_BxTxE, outputs = scan_blocks(
-            self.decoder,
-            self.config,
-            self.decoder_layers,
-            functools.partial(
-                Block.__call__,
-                mask=mask,
-                relative_positions=self.decoder_relative(),
-                memory=memory,
-                capture=capture_for_stack(DECODER, forward_pass.capture),
-            ),
-            self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
-            key=layers_key,
-        )
-        x_BxTxE = self.decoder_norm(x_BxTxE)
+        with jax.named_scope(DECODER):
+            x_BxTxE, outputs = scan_blocks(
+                self.decoder,
+                self.config,
+                self.decoder_layers,
+                functools.partial(
+                    Block.__call__,
+                    mask=mask,
+                    relative_positions=self.decoder_relative(),
+                    memory=memory,
+                    capture=capture_for_stack(DECODER, forward_pass.capture),
+                ),
+                self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
+                key=layers_key,
+            )
+            x_BxTxE = final_states(self.decoder_norm, x_BxTxE)
         maps: dict[str, CapturedAttention] = {}
         losses: dict[str, AuxiliaryLoss] = {}
         for stack, stack_aux in ((ENCODER, encoder_aux), (DECODER, stack_by_layer(outputs))):
@@ -196,6 +199,7 @@ class EncoderDecoder(TokenDecoder):
             losses |= expert_losses(stack, stack_aux, self.config.experts)
         return x_BxTxE, Aux(maps, {}, state, losses)
 
+    @jax.named_scope(ENCODER)
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
@@ -228,7 +232,7 @@ class EncoderDecoder(TokenDecoder):
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key, tables=tables),
             key=layers_key,
         )
-        return self.encoder_norm(x_BxSxE), lengths, stack_by_layer(outputs)
+        return final_states(self.encoder_norm, x_BxSxE), lengths, stack_by_layer(outputs)
 
     def init_cache(self, state: dict, inputs: Inputs, *, num_beams: int, length: int) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source and project its keys and values once; every row starts with the begin token.
@@ -247,7 +251,8 @@ class EncoderDecoder(TokenDecoder):
             empty = jnp.zeros((examples, slots, groups, head_dim), self.dtype)
             return carry, (memory, (empty, empty))
 
-        _, outputs = scan_blocks(self.decoder, self.config, self.decoder_layers, prefill, jnp.zeros(()))
+        with jax.named_scope(DECODER):
+            _, outputs = scan_blocks(self.decoder, self.config, self.decoder_layers, prefill, jnp.zeros(()))
         memories, filled = zip(*outputs_of_each_layer(outputs), strict=True)
         cache = self.make_cache(
             self.decoder,
@@ -265,6 +270,7 @@ class EncoderDecoder(TokenDecoder):
         """Return the logits after each row's new token, the next cache, and maps over cache and source."""
         mask = Mask(key_lengths=cache.examples["lengths"])
         logits_RxV, cache, aux = self.step_rows(
+            DECODER,
             self.decoder,
             cache,
             tokens_R,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -25,7 +26,13 @@ from transformer.logical_axes import Placement
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    BlockStacks,
+    capture_for_stack,
+    final_states,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 STACK = "decoder"
 
@@ -84,6 +91,7 @@ class RegressionDecoder(BlockStacks):
         self.norm = self.make_final_norm(builder)
         self.head = Linear(model, numbers, bias=True, builder=builder)
 
+    @jax.named_scope(STACK)
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T O"], Aux]:
         """Return the predicted numbers at every step."""
         vectors_BxTxI = jnp.asarray(inputs["vectors"], self.dtype)
@@ -101,7 +109,7 @@ class RegressionDecoder(BlockStacks):
             key=layers_key,
         )
         aux = stack_by_layer(outputs)
-        return self.head(self.norm(x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)
+        return self.head(final_states(self.norm, x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)
 
 
 def attention_sites(config: RegressionDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
@@ -82,6 +83,13 @@ class BlockStacks(StatelessModule):
 
 def no_shared_positions() -> None:
     """Stand for the shared relative positions of a stack that has none."""
+
+
+def final_states(norm: Callable[[Array], Array], x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
+    """Apply the final norm of a stack to its residual stream: the activation `states` of the stack."""
+    with jax.named_scope("final_norm"):
+        x = norm(x)
+    return checkpoint_name(x, "states")
 
 
 def identity(x: Array) -> Array:
@@ -237,6 +245,7 @@ class TokenDecoder(TokenModel):
 
     def step_rows(
         self,
+        stack: str,
         stacked: Module,
         cache: Cache,
         tokens_R: Int[Array, " R"],
@@ -249,6 +258,7 @@ class TokenDecoder(TokenModel):
         """Run one new position of every row through a stack.
 
         Args:
+            stack: The name of the stack.
             stacked: The stack.
             cache: The cache.
             tokens_R: The token that each row reads.
@@ -268,23 +278,25 @@ class TokenDecoder(TokenModel):
         rows_sharing = caches[0][0].shape[2]
         ancestors_RxT = update_ancestors(cache.rows["ancestors"], position_R, rows_sharing)
 
-        table = relative()
-        x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
-        blocks = unroll_blocks(stacked, self.config, cache.weights["layers"])
-        grown_caches: tuple[KeysAndValues, ...] = ()
-        aux: tuple[BlockAux, ...] = ()
-        for (block, layer), layer_cache, memory in zip(blocks, caches, memories, strict=True):
-            x_RxE, grown_cache, layer_aux = block.step(
-                x_RxE,
-                layer,
-                layer_cache,
-                position_R,
-                ancestors_RxT=ancestors_RxT,
-                relative_positions=table,
-                memory=memory,
-                capture=capture,
-            )
-            grown_caches, aux = (*grown_caches, grown_cache), (*aux, layer_aux)
+        with jax.named_scope(stack):
+            table = relative()
+            x_RxE = self.embed(tokens_R[:, None], position_R[:, None], None)[:, 0]
+            blocks = unroll_blocks(stacked, self.config, cache.weights["layers"])
+            grown_caches: tuple[KeysAndValues, ...] = ()
+            aux: tuple[BlockAux, ...] = ()
+            for (block, layer), layer_cache, memory in zip(blocks, caches, memories, strict=True):
+                x_RxE, grown_cache, layer_aux = block.step(
+                    x_RxE,
+                    layer,
+                    layer_cache,
+                    position_R,
+                    ancestors_RxT=ancestors_RxT,
+                    relative_positions=table,
+                    memory=memory,
+                    capture=capture,
+                )
+                grown_caches, aux = (*grown_caches, grown_cache), (*aux, layer_aux)
+            states_RxE = final_states(norm, x_RxE[:, None])[:, 0]
         self_attention = [layer_aux.attention for layer_aux in aux if layer_aux.attention is not None]
         widths = {captured.weights.shape[-1] for captured in self_attention if captured.weights is not None}
         if len(widths) > 1:
@@ -292,7 +304,7 @@ class TokenDecoder(TokenModel):
                 f"layers of unlike windows keep {sorted(widths)} keys, whose maps at one decoding step have no common "
                 "shape: capture the maps of whole sequences instead"
             )
-        logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], norm(x_RxE))
+        logits_RxV = self.logits_from_matrix(cache.weights["output_matrix"], states_RxE)
         rows = {**cache.rows, "position": position_R + 1, "ancestors": ancestors_RxT}
         if rows_sharing > 1:
             cache = cache._replace(rows=rows, examples={**cache.examples, "kv_caches": grown_caches})

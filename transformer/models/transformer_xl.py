@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -26,6 +27,7 @@ from transformer.models.transformer_base import (
     capture_for_stack,
     causal_mask,
     expert_losses,
+    final_states,
     maps_of_stack,
     sites_of_stack,
 )
@@ -73,6 +75,7 @@ class TransformerXLDecoder(Decoder):
 
     config: TransformerXLConfig
 
+    @jax.named_scope(STACK)
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         config, tokens_BxT, mask = self.config, jnp.asarray(inputs["tokens"]), causal_mask(inputs)
@@ -101,7 +104,7 @@ class TransformerXLDecoder(Decoder):
         layers_aux, memories = zip(*outputs, strict=True)
         aux = stack_by_layer(layers_aux)
         extras = {"memory": stack_memory_of_layers(memories)} if config.memory_length else {}
-        return self.norm(x_BxTxE), Aux(
+        return final_states(self.norm, x_BxTxE), Aux(
             maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, config.experts)
         )
 

@@ -40,6 +40,7 @@ from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterfac
 from transformer.models.transformer_base import (
     BlockStacks,
     capture_for_stack,
+    final_states,
     identity,
     maps_of_stack,
     sites_of_stack,
@@ -254,20 +255,23 @@ class Vit(BlockStacks):
                 first = jnp.asarray(token[...], self.dtype)
                 x_BxNxE = jnp.concatenate([jnp.broadcast_to(first, (len(x_BxNxE), *first.shape)), x_BxNxE], axis=1)
         x_BxNxE = dropout(self.embedding_norm(self.positions(x_BxNxE)), self.config.dropout, embedding_key)
-        x_BxNxE, outputs = scan_blocks(
-            self.layers,
-            self.config,
-            self.count,
-            functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, forward_pass.capture)),
-            x_BxNxE,
-            key=layers_key,
-        )
-        x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
+        with jax.named_scope(STACK):
+            x_BxNxE, outputs = scan_blocks(
+                self.layers,
+                self.config,
+                self.count,
+                functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, forward_pass.capture)),
+                x_BxNxE,
+                key=layers_key,
+            )
+            x_BxNxE = final_states(self.norm, x_BxNxE)
+        maps = maps_of_stack(STACK, stack_by_layer(outputs))
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxNxE[:, 0]))}
         if self.head is None and not self.pools_without_head:
             return x_BxNxE, Aux(maps, extras, state)
         pooling_key = None if layers_key is None else jax.random.fold_in(layers_key, self.count)
-        pooled, captured = self.pool(x_BxNxE, pooling_key, capture_for_site(POOLING, forward_pass.capture))
+        with jax.named_scope(POOLING):
+            pooled, captured = self.pool(x_BxNxE, pooling_key, capture_for_site(POOLING, forward_pass.capture))
         maps |= single_layer_maps(POOLING, captured, forward_pass.capture)
         if self.head is None:
             return x_BxNxE, Aux(maps, {"pooled": pooled}, state)

@@ -35,6 +35,8 @@ from transformer.layers.transformer_config import (
     check_ring_attention,
 )
 from transformer.layers.two_stream_attention import (
+    CONTENT_STREAM,
+    QUERY_STREAM,
     SegmentDifferences,
     StreamCaptures,
     StreamMaps,
@@ -55,9 +57,9 @@ from transformer.models.task_interface import (
     TaskInterface,
     check_head,
 )
-from transformer.models.transformer_base import TokenModel
+from transformer.models.transformer_base import TokenModel, final_states
 
-CONTENT, QUERY = "content/self", "query/self"
+CONTENT, QUERY = f"{CONTENT_STREAM}/self", f"{QUERY_STREAM}/self"
 
 
 class XLNetHead(enum.Enum):
@@ -270,7 +272,8 @@ class XLNet(TokenModel):
             assert self.blank is not None
             blank_BxPxE = jnp.broadcast_to(self.blank[...].astype(self.dtype), (*predicted_BxP.shape, config.width))
             query_BxPxE = dropout(blank_BxPxE, config.dropout, keys["query"])
-        first = StreamStates(self.embed(tokens_BxT, all_BxT[:1], ends), query_BxPxE)
+        with jax.named_scope(CONTENT_STREAM):
+            first = StreamStates(self.embed(tokens_BxT, all_BxT[:1], ends), query_BxPxE)
         streams, outputs = scan_blocks(
             self.layers,
             config,
@@ -291,8 +294,11 @@ class XLNet(TokenModel):
         )
         maps, memories = zip(*outputs, strict=True)
         extras = {"memory": stack_memory_of_layers(memories)} if config.resolved_memory_length else {}
-        query = None if streams.query is None else self.norm(streams.query)
-        return StreamStates(self.norm(streams.content), query), Aux(_maps_by_site(maps), extras, None)
+        with jax.named_scope(CONTENT_STREAM):
+            content = final_states(self.norm, streams.content)
+        with jax.named_scope(QUERY_STREAM):
+            query = None if streams.query is None else final_states(self.norm, streams.query)
+        return StreamStates(content, query), Aux(_maps_by_site(maps), extras, None)
 
     def _stream_masks(self, inputs: Inputs, predicted_BxP: Array | None) -> StreamMasks:
         tokens_BxT = jnp.asarray(inputs["tokens"])
