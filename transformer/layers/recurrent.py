@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.component import Initializer
@@ -475,9 +476,8 @@ class RecurrentLayer(Module):
             jnp.moveaxis(hidden_TxBxF if order == "forward" else jnp.flip(hidden_TxBxF, 0), 0, 1)
             for hidden_TxBxF, order in zip(jnp.unstack(hidden_TxDxBxF, axis=1), orders, strict=True)
         ]
-        return with_logical_constraint(
-            jnp.concatenate(outputs, axis=-1), "batch", "length", None
-        ), _concatenate_directions(state_DxBxF)
+        outputs_BxTxF = with_logical_constraint(jnp.concatenate(outputs, axis=-1), "batch", "length", None)
+        return checkpoint_name(outputs_BxTxF, "layer_outputs"), _concatenate_directions(state_DxBxF)
 
     def _split_directions(self, state: CellState | None, rows: int, dtype: jax.typing.DTypeLike) -> CellState:
         """Split a concatenated state into one of its cells, [D, R, F]; zeros for None."""
@@ -603,7 +603,7 @@ class RecurrentStack(Module):
             state = layer.step_over(projected, state)
             (x_RxI,) = self._layer_outputs(number, projected, (x_RxI,), state.hidden)
             after.append(state)
-        return x_RxI, tuple(after)
+        return checkpoint_name(x_RxI, "recurrent_states"), tuple(after)
 
     def _layer_outputs(
         self, number: int, projected: tuple[Array, ...], x_C: tuple[Array, ...], y: Array

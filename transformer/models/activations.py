@@ -32,12 +32,12 @@ class ActivationKind(NamedTuple):
     Attributes:
         axes: Its axes.
         meaning: What it is.
-        per_layer: Whether each layer has one, on a leading axis "layer".
+        leading: The axis of its occurrences, in front of the others; None if it occurs once.
     """
 
     axes: tuple[str, ...]
     meaning: str
-    per_layer: bool = True
+    leading: str | None = "layer"
 
 
 _STREAM = ("example", "position", "feature")
@@ -46,8 +46,8 @@ _MAP = ("example", "head", "position", "key")
 
 # What stands behind the last "/" of a name, and in which stack or sub-layer it stands: see docs/guides/activations.md.
 KINDS: Mapping[str, ActivationKind] = {
-    "token_embeddings": ActivationKind(_STREAM, "the vectors of the tokens", per_layer=False),
-    "position_embeddings": ActivationKind(_STREAM, "the vectors of the positions", per_layer=False),
+    "token_embeddings": ActivationKind(_STREAM, "the vectors of the tokens", leading=None),
+    "position_embeddings": ActivationKind(_STREAM, "the vectors of the positions", leading=None),
     "residual": ActivationKind(_STREAM, "the residual stream before a layer, or after one of its sub-layers"),
     "input": ActivationKind(_STREAM, "what a sub-layer reads of the residual stream, behind its norm"),
     "norm_factor": ActivationKind(_STREAM, "the factor by which a norm multiplies, 1 / sqrt(variance + epsilon)"),
@@ -62,8 +62,11 @@ KINDS: Mapping[str, ActivationKind] = {
     "output": ActivationKind(_STREAM, "what a sub-layer adds to the residual stream"),
     "before_activation": ActivationKind(_STREAM, "the hidden units before the activation function"),
     "hidden": ActivationKind(_STREAM, "the hidden units that the second matrix reads"),
-    "states": ActivationKind(_STREAM, "the last states, behind the final norm", per_layer=False),
-    "logits": ActivationKind(_STREAM, "the logits of all tokens", per_layer=False),
+    "states": ActivationKind(_STREAM, "the last states, behind the final norm", leading=None),
+    "logits": ActivationKind(_STREAM, "the logits of all tokens", leading=None),
+    "layer_outputs": ActivationKind(_STREAM, "the states of a recurrent layer at every position"),
+    "recurrent_states": ActivationKind(("example", "feature"), "the state of a recurrent decoder", leading="position"),
+    "contexts": ActivationKind(("example", "feature"), "the context vector that a decoder reads", leading="position"),
 }
 
 
@@ -74,7 +77,7 @@ def activation_kind(name: str) -> ActivationKind | None:
         return None
     kind = KINDS.get("/".join((*scopes[-1:], last))) or KINDS.get(last)
     outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm")
-    return kind if kind is None or not outside_layers else kind._replace(per_layer=False)
+    return kind if kind is None or not outside_layers else kind._replace(leading=None)
 
 
 @pytree_dataclass
@@ -164,7 +167,7 @@ def replace_by_mean(
             f"{name} has no mean over positions: name an activation with positions, such as decoder/self/output"
         )
     reference = jnp.asarray(reference)
-    first = 1 if kind.per_layer else 0
+    first = 0 if kind.leading is None else 1
     counted_BxT = jnp.ones(reference.shape[first : first + 2], bool)
     if lengths_B is not None:
         counted_BxT = jnp.arange(reference.shape[first + 1])[None] < jnp.asarray(lengths_B)[:, None]
@@ -371,7 +374,7 @@ def _run(
 
 def _is_single(name: str, occurrences: Occurrences) -> bool:
     kind = activation_kind(name)
-    return occurrences.number == 1 and kind is not None and not kind.per_layer
+    return occurrences.number == 1 and kind is not None and kind.leading is None
 
 
 def _check_name(name: str, occurrences: Mapping[str, Occurrences]) -> None:
@@ -418,7 +421,7 @@ def _resolve_edit(edit: Edit, occurrences: Occurrences, position_R: Array | None
     assert occurrences.shape is not None
     shape = (occurrences.number, *occurrences.shape.shape)
     kind = activation_kind(edit.name)
-    axes = ("layer",) if kind is None else ("layer", *kind.axes)
+    axes = ("layer",) if kind is None else (kind.leading or "layer", *kind.axes)
     if axes[1:] == _STREAM and len(shape) == 5:  # a norm over the features of each head
         axes = ("layer", *_HEADS)
     choices = edit.choices()

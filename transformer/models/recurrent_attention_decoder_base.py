@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.capture import (
@@ -188,7 +189,8 @@ class RecurrentAttentionDecoder(StatelessModule):
             The steps, and the auxiliary results.
         """
         key = forward_pass.training_key
-        source, carry = self.encode(inputs, key)
+        with jax.named_scope("encoder"):
+            source, carry = self.encode(inputs, key)
         step_inputs = self.step_inputs(state, inputs, source, key)
         lengths_B = target_lengths(jnp.asarray(inputs["target"]), source.lengths, self.pad)
         mask = Mask(query_lengths=lengths_B, key_lengths=source.lengths)
@@ -220,9 +222,11 @@ class RecurrentAttentionDecoder(StatelessModule):
             return self.advance(source, carry, step_input, ForwardPass(forward_pass.train, key))
 
         steps_key = self.random_stream_key(forward_pass.training_key, "steps") if "steps" in self.streams else None
-        _, outputs, captured = scan_decoder_steps(
-            step, carry, step_inputs, mask=mask, key=steps_key, capture=capture_for_site(SITE, forward_pass.capture)
-        )
+        capture = capture_for_site(SITE, forward_pass.capture)
+        with jax.named_scope("decoder"):
+            _, outputs, captured = scan_decoder_steps(
+                step, carry, step_inputs, mask=mask, key=steps_key, capture=capture
+            )
         return outputs, captured
 
     def hidden(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
@@ -239,7 +243,8 @@ class RecurrentAttentionDecoder(StatelessModule):
         self, state: PyTree, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
         """Encode the source once, for all beams; every row starts with the begin token."""
-        source, carry = self.encode(inputs, None)
+        with jax.named_scope("encoder"):
+            source, carry = self.encode(inputs, None)
         begin_R = jnp.full(len(source.lengths) * num_beams, self.begin, jnp.int32)
         return Cache(layers=(), rows=repeat_per_beam(carry, num_beams), examples=source), begin_R
 
@@ -259,7 +264,8 @@ class RecurrentAttentionDecoder(StatelessModule):
         """
         source, maps = cache.examples, {}
         step_input = self.next_step_input(tokens_R, source, cache.rows)
-        rows, outputs, alignment = self.advance(source, cache.rows, step_input, ForwardPass(train=False))
+        with jax.named_scope("decoder"):
+            rows, outputs, alignment = self.advance(source, cache.rows, step_input, ForwardPass(train=False))
         if alignment is not None:
             weights, logits = alignment.weights[:, :, None], alignment.logits[:, :, None]
             captured = capture_weights(weights, capture_for_site(SITE, forward_pass.capture), logits=logits)
@@ -295,9 +301,11 @@ def compute_context(
     """
     if attention is not None:
         assert source.memory is not None
-        return attention.step(query_RxE, source.memory, **facts)
+        context_RxC, alignment = attention.step(query_RxE, source.memory, **facts)
+        return checkpoint_name(context_RxC, "contexts"), alignment
     assert source.vector is not None
-    return repeat_per_beam(source.vector, len(query_RxE) // len(source.vector)), None
+    context_RxC = repeat_per_beam(source.vector, len(query_RxE) // len(source.vector))
+    return checkpoint_name(context_RxC, "contexts"), None
 
 
 def capture_all_steps(alignment: Alignment, capture: Capture | None, mask: Mask) -> CapturedAttention | None:

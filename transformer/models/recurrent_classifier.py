@@ -127,7 +127,8 @@ class RecurrentClassifier(StatelessModule):
         if self.elmo is not None:
             x_BxTxE = jnp.concatenate([x_BxTxE, self.elmo(tokens_BxT, lengths_B, self.dtype)], axis=-1)
         x_BxTxE = dropout(x_BxTxE, self.config.dropout, keys[0])
-        h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
+        with jax.named_scope("encoder"):
+            h_BxTxF, carry = self.encoder(x_BxTxE, lengths_B, key=keys[1])
         pooled_BxF, captured = self.pool(h_BxTxF, carry[-1], lengths_B, capture_for_site(SITE, forward_pass.capture))
         logits_BxC = self.output.logits(dropout(pooled_BxF, self.config.dropout, keys[2]))
         return logits_BxC, Aux(single_layer_maps(SITE, captured, forward_pass.capture), {}, state)

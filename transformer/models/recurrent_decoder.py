@@ -129,6 +129,7 @@ class RecurrentDecoder(StatelessModule):
         """The layers, the lowest first."""
         return tuple(getattr(self, f"layer_{number}") for number in range(self.config.layers))
 
+    @jax.named_scope("decoder")
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits.
 
