@@ -2,12 +2,15 @@
 
 import contextlib
 import contextvars
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 # The whole maps of logits and weights, which fused backends never have in memory.
 LOGITS, WEIGHTS = "logits", "weights"
 # What each head adds to the output of attention, which is the product with the whole output matrix otherwise.
 HEAD_CONTRIBUTIONS = "head_contributions"
+# The steps of a recurrent decoder one by one, which some attend for all at once.
+RECURRENT = ("recurrent_states", "alignments", "contexts")
+ON_REQUEST = (LOGITS, WEIGHTS, HEAD_CONTRIBUTIONS, *RECURRENT)
 
 _requested: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "requested_activations", default=frozenset()
@@ -15,7 +18,7 @@ _requested: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def request_activations(names: Collection[str]) -> Iterator[None]:
+def request_activations(names: Iterable[str]) -> Iterator[None]:
     """Trace the code inside such that the activations exist, those of attention by the EINSUM backend.
 
     Enter it inside the function that is traced, so that the cached trace serves no other purpose.

@@ -11,25 +11,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_config
 from transformer.huggingface.convert import open_model_folder, read_config
+from transformer.interpret.activation_cache import ActivationCache, choose_names, compute_activations, token_losses
 from transformer.interpret.named_maps import AttentionMaps, name_maps
 from transformer.interpret.show import AttentionPage
 from transformer.maps.report.page import DEFAULT_BUDGET, render_single_text
 from transformer.maps.report.projections import check_query_key_vectors_size, encode_projections
 from transformer.maps.report.single_text import Look, store_single_text
 from transformer.models import registry as models
-from transformer.models.model import Model, Variables, count_parameters
+from transformer.models.activations import EditedModel, activation_occurrences
+from transformer.models.edits import Edit
+from transformer.models.model import Model, PyTree, Variables, count_parameters
 from transformer.models.registry import family_name
 from transformer.runs.checkpoint import StoredCheckpoint
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path
 from transformer.tasks import registry as tasks
 from transformer.tasks.base_task import make_capture_function
-from transformer.tasks.task import EncodedInputs, InputReader, InputTexts, StateView
+from transformer.tasks.task import EncodedInputs, InputReader, InputTexts, PredictionRequest, StateView
 from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.huggingface_conversion import FineTuningOptions, fine_tuning_config, load_preprocessing
 from transformer.training.run_loading import open_run
@@ -40,7 +44,7 @@ TITLE = 200  # characters
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class LoadedModel:
-    """A model that `transformer.load` returned; `show_attention` and `run_with_maps` map its attention over texts.
+    """A model that `transformer.load` returned: run it on texts, look at its attention and change its activations.
 
     Attributes:
         experiment: The config of the run, or the config that a published model corresponds to.
@@ -72,9 +76,189 @@ class LoadedModel:
         return self.model.sites
 
     @property
+    def tokenizer(self) -> Any:
+        """What the model encodes its inputs with."""
+        return self.preprocessor
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters, nested dicts of arrays."""
+        return self.variables.params
+
+    @property
     def num_parameters(self) -> int:
         """The number of parameters."""
         return count_parameters(self.variables.params)
+
+    def __call__(
+        self, text: Texts, target: Texts | None = None, *, language: str | None = None
+    ) -> Float[Array, "B *T V"]:
+        """Return the logits of a text or texts, or the states of a model without a head.
+
+        Args:
+            text: The text or texts that the model reads; for a model of images, paths of image files.
+            target: The output text or texts of an encoder-decoder. By default the model generates them.
+            language: The language to generate, for a model that knows several.
+
+        Returns:
+            The logits of every example and position, padding included; those of a classifier, of every example.
+
+        Raises:
+            UserError: If a text is empty or longer than the model's maximum length, or `target` is given for a model
+                that has no output text.
+
+        Example:
+            ```python
+            import transformer
+
+            model = transformer.load("runs/demo")
+            model("half past nine", language="de").shape  # examples, target tokens and vocabulary
+            ```
+        """
+        encoded, _ = self._encode_texts(text, target, language)
+        return self._run(encoded)[0]
+
+    def run_with_cache(
+        self,
+        text: Texts,
+        names: str | Sequence[str] | None = None,
+        *,
+        target: Texts | None = None,
+        language: str | None = None,
+    ) -> tuple[Float[Array, "B *T V"], ActivationCache]:
+        """Return the logits, and activations by name.
+
+        Args:
+            text: The text or texts that the model reads.
+            names: Names or patterns of them, such as "decoder/self/*"; only those are kept in memory. None means all
+                but the contributions of single heads, "decoder/self/head_contributions".
+            target: The output text or texts of an encoder-decoder. By default the model generates them.
+            language: The language to generate, for a model that knows several.
+
+        Returns:
+            The logits as of a call, and the activations, [layer, example, ...] where each layer has one.
+
+        Raises:
+            UserError: If the model has no activation of a name, or as for a call.
+
+        Example:
+            ```python
+            import transformer
+
+            model = transformer.load("runs/demo")
+            logits, cache = model.run_with_cache("half past nine", "decoder/*", language="de")
+            cache["decoder/residual"][0].shape  # examples, target tokens and features before layer 0
+            ```
+        """
+        encoded, _ = self._encode_texts(text, target, language)
+        logits, arrays = self._run(encoded, choose_names(self._unedited()[0], encoded.inputs, names))
+        return logits, ActivationCache(arrays, encoded.labels)
+
+    def with_edits(self, edits: Sequence[Edit]) -> "LoadedModel":
+        """Return the model with its activations edited in all that it does: maps, losses and generated texts too.
+
+        Args:
+            edits: The edits, such as `transformer.interpret.zero("decoder/self/head_outputs", layers=3, heads=1)`,
+                applied in their order.
+        """
+        return dataclasses.replace(self, model=EditedModel.of(self.model, edits))
+
+    def run_with(
+        self, text: Texts, edits: Sequence[Edit], *, target: Texts | None = None, language: str | None = None
+    ) -> Float[Array, "B *T V"]:
+        """Return the logits with edited activations: `with_edits(edits)(text)`.
+
+        Choices and values of edits may be traced: `jax.vmap` over heads ablates all of them in one program, and
+        `jax.grad` with respect to a value gives its attribution.
+
+        Args:
+            text: The text or texts that the model reads.
+            edits: The edits, applied in their order.
+            target: The output text or texts of an encoder-decoder. By default the edited model generates them.
+            language: The language to generate, for a model that knows several.
+
+        Returns:
+            The logits as of a call.
+
+        Raises:
+            UserError: If the model has no activation of an edit, an edit does not fit it, or as for a call.
+
+        Example:
+            ```python
+            import transformer
+            from transformer.interpret import zero
+
+            model = transformer.load("runs/demo")
+            edits = [zero("decoder/cross/head_outputs", layers=0, heads=1)]
+            model.run_with("half past nine", edits, target="halb zehn", language="de")
+            ```
+        """
+        return self.with_edits(edits)(text, target, language=language)
+
+    def token_losses(
+        self, text: Texts, target: Texts | None = None, *, language: str | None = None
+    ) -> Float[Array, "B T"]:
+        """Return -log p of each token that the model predicts, in nats; 0 where it predicts none, such as padding.
+
+        Args:
+            text: The text or texts; each token of a language model's is predicted from those before.
+            target: The output text or texts of an encoder-decoder, whose tokens are predicted.
+            language: The language of the target, for a model that knows several.
+
+        Raises:
+            UserError: If the model predicts no tokens of the texts, or as for a call.
+        """
+        return self._losses(text, target, language)[0]
+
+    def loss(self, text: Texts, target: Texts | None = None, *, language: str | None = None) -> Float[Array, ""]:
+        """Return the mean of `token_losses` over the predicted tokens, in nats."""
+        return self._losses(text, target, language)[1]
+
+    def top_tokens(
+        self, text: str, k: int = 10, *, target: str | None = None, position: int = -1, language: str | None = None
+    ) -> list[tuple[str, float]]:
+        """Return the most probable tokens at a position with their probabilities.
+
+        Args:
+            text: The text that the model reads.
+            k: How many tokens to return.
+            target: The output text of an encoder-decoder. By default the model generates it.
+            position: The position whose logits are read; by default the last, after which a language model continues.
+            language: The language to generate, for a model that knows several.
+
+        Raises:
+            UserError: If the model has no logits of tokens, or as for a call.
+        """
+        encoded, _ = self._encode_texts(text, target, language)
+        logits, _ = self._run(encoded)
+        if "logits" not in activation_occurrences(self._unedited()[0], encoded.inputs):
+            raise UserError(f"{self.name} has no logits of tokens: name a model that predicts tokens")
+        logits_V = logits[0, position, : self.preprocessor.vocab_size]
+        probabilities, numbers = jax.lax.top_k(jax.nn.softmax(logits_V), k)
+        texts = self.preprocessor.labels(numbers.tolist())
+        return list(zip(texts, probabilities.tolist(), strict=True))
+
+    def generate(self, text: Texts, *, language: str | None = None, **decoding: Any) -> str | list[str]:
+        """Return what the model generates: a language model the texts with their continuations, a translator others.
+
+        Args:
+            text: The text or texts.
+            language: The language to generate, for a model that knows several.
+            **decoding: Fields of `DecodingConfig` that differ from the run's own, such as `max_new_tokens=20`,
+                `num_beams=4` or `temperature=1.0`.
+
+        Returns:
+            A text, or for several texts a list; with `num_samples`, as many of each text, in the order of the texts.
+
+        Raises:
+            UserError: If the model generates no texts, an option is invalid, or a text is too long.
+        """
+        reader = tasks.TASKS[tasks.task_name(self.experiment.task)].input_reader
+        if reader is None or reader.generate is None:
+            raise UserError(f"{self.name} generates no texts: name a language model or a model that translates")
+        request = PredictionRequest(_as_tuple(text), language, decoding)
+        lines = list(reader.generate(self.experiment.task, self.view(), self.preprocessor, request))
+        return lines[0] if isinstance(text, str) and len(lines) == 1 else lines
 
     def show_attention(
         self,
@@ -166,6 +350,23 @@ class LoadedModel:
         capture = Capture(tuple(site.name for site in self.sites))
         captured = make_capture_function(self.view(), encoded.inputs, method=encoded.method)(capture)
         return name_maps(self.sites, encoded.labels.with_axis_names(self.sites), captured)
+
+    def _unedited(self) -> tuple[Model, tuple[Edit, ...]]:
+        """Return the model without edits, which programs are compiled for, and its edits."""
+        if isinstance(self.model, EditedModel):
+            return self.model.unedited, self.model.edits
+        return self.model, ()
+
+    def _run(self, encoded: EncodedInputs, names: tuple[str, ...] = ()) -> tuple[Array, dict[str, Array]]:
+        """Return the outputs of `forward` and activations."""
+        model, edits = self._unedited()
+        return compute_activations(model, self.variables, encoded.inputs, names, edits)
+
+    def _losses(self, text: Texts, target: Texts | None, language: str | None) -> tuple[Array, Array]:
+        encoded, _ = self._encode_texts(text, target, language)
+        if encoded.predicted_BxT is None:
+            raise UserError(f"{self.name} predicts no tokens of texts: name a language model or one that translates")
+        return token_losses(self._run(encoded)[0], encoded.predicted_BxT)
 
     def _encode_texts(
         self, text: Texts, target: Texts | None, language: str | None

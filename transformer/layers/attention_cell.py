@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.attention.api import prepare_keys, score, weighted_sum
@@ -294,6 +295,7 @@ class AttentionCell(Module):
             weights = gaussian_reweight(weights, mask.center, sum(mask.window) / 2)
         if soft_BxQ is not None:
             weights = _apply_soft_attention(weights, soft_BxQ)
+        weights = weights._replace(values=checkpoint_name(weights.values, "alignments"))
         context_BxQxHxD = weighted_sum(weights.values, memory.values)
         context_BxQxC = context_BxQxHxD.reshape(*context_BxQxHxD.shape[:2], -1)
         entropy = None if weights.log_prob is None else _entropy(weights.probabilities)

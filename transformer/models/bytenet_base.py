@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.inverted_dropout import dropout
@@ -245,7 +246,7 @@ class DilatedConvolutionDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B F"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        return self.output.logits(hidden)
+        return checkpoint_name(self.output.logits(hidden), "logits")
 
     def forward(self, state: PyTree, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits of every position."""

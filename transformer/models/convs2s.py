@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.api import attend
@@ -288,7 +289,7 @@ class ConvS2S(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        return self.output.layer.logits(hidden, kernel=self.output.kernel)
+        return checkpoint_name(self.output.layer.logits(hidden, kernel=self.output.kernel), "logits")
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T V"], Aux]:
         """Return the logits at every position of the target."""

@@ -173,7 +173,7 @@ class RecurrentAttentionDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits from the features of `output_features`, in float32 or wider."""
-        return self.output.logits(hidden)
+        return checkpoint_name(self.output.logits(hidden), "logits")
 
     # What all families share.
 

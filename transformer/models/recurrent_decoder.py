@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, capture_weights
@@ -152,7 +153,7 @@ class RecurrentDecoder(StatelessModule):
 
     def logits(self, hidden: Float[Array, "*B E"]) -> Float[Array, "*B V"]:
         """Compute the logits of the tokens, in float32 or wider."""
-        return self.output.logits(hidden)
+        return checkpoint_name(self.output.logits(hidden), "logits")
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
         """Return the logits of every position, or of the classes if the task has any."""

@@ -16,7 +16,7 @@ from transformer.attention.capture import CapturedAttention, capture_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
-from transformer.attention.requested_activations import is_requested
+from transformer.attention.requested_activations import RECURRENT, is_requested
 from transformer.attention.scores import SCORES, Score
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
@@ -557,7 +557,7 @@ class RecurrentEncoderDecoder(RecurrentAttentionDecoder):
         forward_pass: ForwardPass,
     ) -> tuple[StepOutput, CapturedAttention | None]:
         """Run the steps in order, or attend for all at once if no state depends on a context vector."""
-        runs_in_order = is_requested("recurrent_states") or is_requested("contexts")
+        runs_in_order = any(map(is_requested, RECURRENT))
         if (
             self.config.attention_query is not AttentionQuery.CURRENT
             or step_inputs.use_sampled_word is not None

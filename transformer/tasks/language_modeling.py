@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.packing import PackedBatches
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.data.token_mixture import TokenShardBatches
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.task_interface import LANGUAGE_MODELING
 from transformer.tasks.cloze_evaluation import ZERO_SHOT, ClozeEvaluation
 from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
@@ -278,4 +279,13 @@ def expert_importance_cv(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER, make_token_shards)
+def _continue_texts(
+    config: LanguageModelingConfig, view: StateView, tokenizer: Tokenizer, request: PredictionRequest
+) -> Sequence[str]:
+    """Return the texts of a request with their continuations."""
+    own = config.decoding.own_settings()
+    return predict_continuations(view, tokenizer, request, request.texts, **own).lines
+
+
+READER = dataclasses.replace(CONTINUATION_READER, generate=_continue_texts)
+TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, READER, make_token_shards)

@@ -240,7 +240,11 @@ def _read(config: Any, view: StateView, tokenizer: Tokenizer, sentences: InputTe
     """
     reading = CONTINUATION_READER.encode(config, view, tokenizer, sentences)
     tokens = {**reading.labels.tokens, MEMORY_AND_TOKENS.name: reading.labels.tokens["tokens"]}
-    return reading._replace(labels=dataclasses.replace(reading.labels, tokens=tokens))
+    # The query stream of a position predicts the token that stands there.
+    tokens_BxT, lengths_B = (np.asarray(reading.inputs[name]) for name in ("tokens", "lengths"))
+    predicted_BxT = np.where(np.arange(tokens_BxT.shape[1]) < lengths_B[:, None], tokens_BxT, -1)
+    labels = dataclasses.replace(reading.labels, tokens=tokens)
+    return reading._replace(labels=labels, predicted_BxT=predicted_BxT)
 
 
 READER = InputReader(_make_task_interface, _read)

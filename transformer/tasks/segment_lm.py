@@ -11,7 +11,7 @@ from transformer.config import PositiveInt, UserError
 from transformer.data.batches import BatchSource, OneEpoch
 from transformer.data.text_batches import WindowBatches, join_documents
 from transformer.models.model import Aux
-from transformer.tasks.language_modeling import Batching, LanguageModeling, LanguageModelingConfig
+from transformer.tasks.language_modeling import READER, Batching, LanguageModeling, LanguageModelingConfig
 from transformer.tasks.recurrent_memory import (
     add_memory_to_batch,
     initial_memory_state,
@@ -23,7 +23,6 @@ from transformer.tasks.sharded_text import load_text, make_token_shards
 from transformer.tasks.synthetic_data import synthetic_encoded_text
 from transformer.tasks.task import Batch, Evaluation, StateView, TaskSpec
 from transformer.tasks.text_data import Documents, EncodedText
-from transformer.tasks.text_task_base import CONTINUATION_READER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,4 +137,4 @@ def build_synthetic_task(config: SegmentLanguageModelingConfig, rows_multiple: i
     return SegmentLanguageModeling(dataclasses.replace(config, prompts=()), text, rows_multiple)
 
 
-TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, CONTINUATION_READER, make_token_shards)
+TASK = TaskSpec(SegmentLanguageModelingConfig, build_synthetic_task, build_task, READER, make_token_shards)

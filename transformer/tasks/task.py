@@ -237,11 +237,14 @@ class EncodedInputs(NamedTuple):
         inputs: The inputs of the model's method by name, [B, ...].
         method: The name of the method.
         labels: The labels of their positions.
+        predicted_BxT: The token that the logits of each position predict, -1 where they predict none; None if the model
+            predicts no tokens of the texts.
     """
 
     inputs: Batch
     method: str
     labels: AxisLabels
+    predicted_BxT: np.ndarray | None = None
 
 
 def load_run_tokenizer(directory: Path) -> Any:
@@ -262,11 +265,14 @@ class InputReader:
             too long for the model. If a model of a source and a target is given no targets, it decodes them itself.
         load_preprocessor: A function from the run directory to what is read of it: by default the tokenizer; for
             images, whose files the texts name, their size and classes.
+        generate: A function (config, view, kept, request) to the lines that the model generates; None if it generates
+            none.
     """
 
     make_task_interface: Callable[[Any, Any], TaskInterface]
     encode: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
     load_preprocessor: Callable[[Path], Any] = load_run_tokenizer
+    generate: "Callable[[Any, StateView, Any, PredictionRequest], Sequence[str]] | None" = None
 
 
 class Task(Protocol):

@@ -208,8 +208,17 @@ def _read_texts(
     return make_encoded_inputs(tokenizer, rows)
 
 
+def _read_to_continue(config: Any, view: StateView, tokenizer: Tokenizer, sentences: InputTexts) -> EncodedInputs:
+    """Encode texts of which each token predicts the next."""
+    encoded = _read_texts(encode_prompt, config, view, tokenizer, sentences)
+    tokens_BxT, lengths_B = (np.asarray(encoded.inputs[name]) for name in ("tokens", "lengths"))
+    next_BxT = np.pad(tokens_BxT[:, 1:], ((0, 0), (0, 1)))
+    has_next_BxT = np.arange(tokens_BxT.shape[1]) < lengths_B[:, None] - 1
+    return encoded._replace(predicted_BxT=np.where(has_next_BxT, next_BxT, -1))
+
+
 CONTINUATION_READER = InputReader(
-    functools.partial(make_text_task_interface, asks=LANGUAGE_MODELING), functools.partial(_read_texts, encode_prompt)
+    functools.partial(make_text_task_interface, asks=LANGUAGE_MODELING), _read_to_continue
 )
 read_framed = functools.partial(_read_texts, encode_with_special_tokens)
 

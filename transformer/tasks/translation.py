@@ -452,4 +452,12 @@ def build_synthetic_task(config: TranslationConfig, rows_multiple: int = 1) -> T
     return Translation(config, tokenizer, splits, rows_multiple)
 
 
-TASK = TaskSpec(TranslationConfig, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))
+def _translate_texts(
+    config: TranslationConfig, view: StateView, tokenizer: Tokenizer, request: PredictionRequest
+) -> Sequence[str]:
+    """Return the best translation of each text of a request."""
+    return [pair.target for pair in translate_request(config, view, tokenizer, request)]
+
+
+READER = InputReader(make_task_interface, encode_inputs, generate=_translate_texts)
+TASK = TaskSpec(TranslationConfig, build_synthetic_task, build_task, READER)

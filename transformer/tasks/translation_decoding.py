@@ -182,4 +182,8 @@ def encode_pair_inputs(
     longest = max(map(len, [*encoded.sources, *encoded.targets]))
     batch = BucketedPairBatches(encoded, lengths=(longest,), tokens=longest * len(pairs), seed=None)[0]
     inputs = {name: jnp.asarray(batch[name]) for name in ("source", "target")}
-    return EncodedInputs(inputs, "forward", pair_axis_labels(tokenizer, pairs, view.model.sites, encoded))
+    lengths_B = np.array([len(target) for target in targets])
+    is_label_BxT = np.arange(batch["labels"].shape[1]) < lengths_B[:, None]
+    predicted_BxT = np.where(is_label_BxT, batch["labels"], -1)
+    labels = pair_axis_labels(tokenizer, pairs, view.model.sites, encoded)
+    return EncodedInputs(inputs, "forward", labels, predicted_BxT)

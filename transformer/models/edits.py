@@ -1,0 +1,232 @@
+"""Edits of a model's activations: to zero, scale, add to and replace what a forward pass computes."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
+from transformer.config import UserError
+from transformer.models.activation_names import HEADS, STREAM, activation_kind
+from transformer.models.named_values import Change, Occurrences
+
+# Which entries of an axis an edit changes: one number, several, or arrays of them, which may be traced.
+Index = int | Sequence[int] | Int[Array, "..."]
+
+
+@pytree_dataclass
+class Edit:
+    """A change of an activation, x = factor x + value, of the chosen entries alone; a pytree of arrays.
+
+    The functions below make edits. Their choices and values may be traced, so that `jax.vmap` over them runs many edits
+    in one program and `jax.grad` gives the derivative with respect to a value.
+
+    Attributes:
+        name: The name of the activation.
+        factor: What is multiplied; None drops the old value.
+        value: What is added, of a shape that broadcasts against [layer, example, ...]; None adds nothing.
+        layers: The layers; None means all, as for the other choices.
+        examples: The examples.
+        positions: The positions of the sequence, or of the queries in a map.
+        heads: The heads.
+        keys: The keys of a map.
+        features: The features.
+    """
+
+    name: str = static_field()
+    factor: Float[Array, "..."] | float | None = None
+    value: Float[Array | np.ndarray, "..."] | float | None = None
+    layers: Index | None = None
+    examples: Index | None = None
+    positions: Index | None = None
+    heads: Index | None = None
+    keys: Index | None = None
+    features: Index | None = None
+
+    def choices(self) -> dict[str, Any]:
+        """The chosen entries by axis, of the axes on which some are chosen."""
+        axes = ("layer", "example", "position", "head", "key", "feature")
+        return {axis: chosen for axis in axes if (chosen := getattr(self, f"{axis}s")) is not None}
+
+
+def zero(name: str, **where: Any) -> Edit:
+    """Return an edit that sets an activation to zero.
+
+    Args:
+        name: The name of the activation.
+        **where: The chosen `layers`, `examples`, `positions`, `heads`, `keys` and `features`: a number or several.
+    """
+    return Edit(name, **where)
+
+
+def scale(name: str, factor: float | Float[Array, "..."], **where: Any) -> Edit:
+    """Return an edit that multiplies an activation by a factor."""
+    return Edit(name, factor=factor, **where)
+
+
+def add(name: str, value: Float[Array | np.ndarray, "..."] | float, **where: Any) -> Edit:
+    """Return an edit that adds to an activation, for instance a steering vector [feature]."""
+    return Edit(name, factor=1.0, value=value, **where)
+
+
+def replace(name: str, value: Float[Array | np.ndarray, "..."] | float, **where: Any) -> Edit:
+    """Return an edit that replaces an activation, for instance by that of another text (activation patching).
+
+    Args:
+        name: The name of the activation.
+        value: Of a shape that broadcasts against the whole activation, [layer, example, position, ...]; where entries
+            are chosen, the value's own entries at the same places.
+        **where: The chosen entries, as of `zero`.
+    """
+    return Edit(name, value=value, **where)
+
+
+def replace_by_mean(
+    name: str,
+    reference: Float[Array | np.ndarray, "L B T *F"],
+    lengths_B: Int[Array | np.ndarray, " B"] | None = None,
+    **where: Any,
+) -> Edit:
+    """Return an edit that replaces an activation by its mean over the examples and positions of a reference batch.
+
+    Args:
+        name: The name of the activation.
+        reference: The activation of the reference batch.
+        lengths_B: The positions that count of each example; None means all.
+        **where: The chosen entries, as of `zero`.
+    """
+    kind = activation_kind(name)
+    if kind is None or kind.axes[1] != "position":
+        raise UserError(
+            f"{name} has no mean over positions: name an activation with positions, such as decoder/self/output"
+        )
+    reference = jnp.asarray(reference)
+    first = 0 if kind.leading is None else 1
+    counted_BxT = jnp.ones(reference.shape[first : first + 2], bool)
+    if lengths_B is not None:
+        counted_BxT = jnp.arange(reference.shape[first + 1])[None] < jnp.asarray(lengths_B)[:, None]
+    weights = counted_BxT.reshape(*counted_BxT.shape, *(1 for _ in reference.shape[first + 2 :])).astype(
+        reference.dtype
+    )
+    total = jnp.sum(jnp.where(weights > 0, reference, 0), axis=(first, first + 1), keepdims=True)
+    return Edit(name, value=total / jnp.sum(weights), **where)
+
+
+def fix_pattern(site: str, weights: Float[Array | np.ndarray, "..."], **where: Any) -> Edit:
+    """Return an edit that fixes the attention weights of a site.
+
+    Args:
+        site: The name of the attention site, such as "decoder/self".
+        weights: The weights, of a shape that broadcasts against [layer, example, head, query, key].
+        **where: The chosen entries, as of `zero`; `positions` are those of the queries.
+    """
+    return Edit(f"{site}/weights", value=weights, **where)
+
+
+class _ResolvedEdit(NamedTuple):
+    """An edit for every occurrence of its activation.
+
+    Attributes:
+        mask: The entries that it changes, with axes of size 1 where it changes all.
+        factor: The factor; None drops the old value.
+        value: What is added; None adds nothing.
+    """
+
+    mask: Bool[Array, "N ..."]
+    factor: Float[Array, "N ..."] | None
+    value: Float[Array, "N ..."] | None
+
+
+def _apply_edit(edit: _ResolvedEdit, x: Array) -> Array:
+    new = jnp.zeros_like(x) if edit.factor is None else x * edit.factor.astype(x.dtype)
+    if edit.value is not None:
+        new = new + edit.value.astype(x.dtype)
+    return jnp.where(edit.mask, new, x)
+
+
+def resolve_edit(edit: Edit, occurrences: Occurrences, position_R: Array | None) -> Change:
+    """Spread an edit over the occurrences of its activation.
+
+    Args:
+        edit: The edit.
+        occurrences: The occurrences.
+        position_R: The position that a step of decoding reads, of each row; None if the pass has all positions.
+
+    Raises:
+        UserError: If the edit does not fit the activation.
+    """
+    assert occurrences.shape is not None
+    shape = (occurrences.number, *occurrences.shape.shape)
+    kind = activation_kind(edit.name)
+    axes = ("layer",) if kind is None else (kind.leading or "layer", *kind.axes)
+    if axes[1:] == STREAM and len(shape) == 5:  # a norm over the features of each head
+        axes = ("layer", *HEADS)
+    choices = edit.choices()
+    if unknown := sorted(set(choices) - set(axes)):
+        raise UserError(f"an edit of {edit.name} chooses {unknown[0]}s: it has the axes {', '.join(axes)}")
+    if position_R is not None and "example" in axes:  # where beams are no rows, those of an example have one position
+        position_R = position_R.reshape(shape[axes.index("example")], -1)[:, 0]
+    mask = jnp.ones((1,) * len(shape), bool)
+    for axis, chosen in choices.items():
+        number = axes.index(axis)
+        if axis == "position" and position_R is not None:
+            is_chosen = jnp.isin(position_R, _checked_index(edit, axis, chosen, None))
+            mask = mask & is_chosen.reshape(1, -1, *(1 for _ in shape[2:]))
+        else:
+            size = shape[number]
+            index = _checked_index(edit, axis, chosen, size)
+            is_chosen = jnp.isin(jnp.arange(size), jnp.where(index < 0, index + size, index))
+            mask = mask & is_chosen.reshape(*(1 for _ in shape[:number]), size, *(1 for _ in shape[number + 1 :]))
+    value = None if edit.value is None else jnp.asarray(edit.value)
+    if value is not None and position_R is not None and "position" in axes:
+        value, mask = _value_at_positions(value, axes, position_R, mask)
+    arrays = _ResolvedEdit(
+        _spread(edit, "mask", mask, shape),
+        None if edit.factor is None else _spread(edit, "factor", jnp.asarray(edit.factor), shape),
+        None if value is None else _spread(edit, "value", value, shape),
+    )
+    return Change(_apply_edit, arrays)
+
+
+def _checked_index(edit: Edit, axis: str, chosen: Index, size: int | None) -> Array:
+    """The chosen entries as an array; those that are known are checked."""
+    if not isinstance(chosen, jax.core.Tracer):
+        values = np.atleast_1d(np.asarray(chosen))
+        lowest = 0 if size is None else -size
+        if not np.issubdtype(values.dtype, np.integer):
+            raise UserError(f"an edit of {edit.name} chooses {axis}s={chosen}: give numbers of {axis}s")
+        if np.any(values < lowest) or (size is not None and np.any(values >= size)):
+            limit = "at least 0 in decoding" if size is None else f"0 ... {size - 1}"
+            raise UserError(f"an edit of {edit.name} chooses {axis}s={chosen}: {axis}s are {limit}")
+    return jnp.atleast_1d(jnp.asarray(chosen))
+
+
+def _value_at_positions(value: Array, axes: tuple[str, ...], position_R: Array, mask: Array) -> tuple[Array, Array]:
+    """The value of an edit at the position that each row decodes, and the mask without rows beyond the value's end."""
+    value = value.reshape((1,) * (len(axes) - value.ndim) + value.shape)
+    example, position = axes.index("example"), axes.index("position")
+    rows, length = len(position_R), value.shape[position]
+    if value.shape[example] > 1:
+        value = jnp.repeat(value, rows // value.shape[example], axis=example)
+    if length == 1:
+        return value, mask
+    by_row = [1] * len(axes)
+    by_row[example] = rows
+    index = jnp.minimum(position_R, length - 1).reshape(by_row)
+    value = jnp.broadcast_to(value, (*value.shape[:example], rows, *value.shape[example + 1 :]))
+    return jnp.take_along_axis(value, index, axis=position), mask & (position_R < length).reshape(by_row)
+
+
+def _spread(edit: Edit, part: str, array: Array, shape: tuple[int, ...]) -> Array:
+    """Give an array the axes of the activation, the first of its full size and others of size 1 where it has none."""
+    try:
+        fits = np.broadcast_shapes(array.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UserError(f"an edit of {edit.name} has the {part} {array.shape}, which does not broadcast to {shape}")
+    array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    return jnp.broadcast_to(array, (shape[0], *array.shape[1:]))
