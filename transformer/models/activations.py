@@ -212,7 +212,7 @@ def _run(
             _prefilled_positions(edit.name, own_occurrences) if decodes and position_RxT is None else position_RxT
         )
         changes.setdefault(edit.name, []).append(resolve_edit(edit, own_occurrences, positions))
-    flat, activations = evaluate(closed, jax.tree.leaves(args), names, changes)
+    flat, activations = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, _whole), changes)
     named = {name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names}
     return jax.tree.unflatten(structure, flat), named
 
@@ -223,6 +223,11 @@ def _prefilled_positions(name: str, occurrences: Occurrences) -> Int[Array, "1 T
     if kind is None or occurrences.shape is None or "position" not in kind.axes:
         return None
     return jnp.arange(occurrences.shape.shape[kind.axes.index("position")])[None]
+
+
+def _whole(activation: Array) -> Array:
+    """Keep all of an activation."""
+    return activation
 
 
 def _is_single(name: str, occurrences: Occurrences) -> bool:

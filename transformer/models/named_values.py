@@ -4,9 +4,10 @@ The function is traced once as it stands, and its trace is evaluated with the ch
 stream between scanned layers, is one array with a leading axis of its occurrences.
 """
 
+import collections
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 PyTree = Any
 # A change of each occurrence of a value: a function of the occurrence's entry of `arrays` and of the value.
 ApplyChange = Callable[[PyTree, jax.Array], jax.Array]
+# What is returned of each occurrence of a value.
+Summarize = Callable[[jax.Array], PyTree]
 
 
 class Occurrences(NamedTuple):
@@ -53,23 +56,35 @@ def find_named_values(closed: ClosedJaxpr) -> dict[str, Occurrences]:
     return _find(closed.jaxpr, "")
 
 
+def execution_order(closed: ClosedJaxpr) -> list[tuple[str, int]]:
+    """Return the path and the number of every occurrence of a named value, in the order in which they are computed."""
+    counts: collections.Counter[str] = collections.Counter()
+    order = []
+    for path in _paths_in_order(closed.jaxpr, ""):
+        order.append((path, counts[path]))
+        counts[path] += 1
+    return order
+
+
 def evaluate(
-    closed: ClosedJaxpr, args: Sequence[jax.Array], names: Collection[str], changes: Mapping[str, Sequence[Change]]
-) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+    closed: ClosedJaxpr,
+    args: Sequence[jax.Array],
+    summaries: Mapping[str, Summarize],
+    changes: Mapping[str, Sequence[Change]],
+) -> tuple[list[jax.Array], dict[str, PyTree]]:
     """Evaluate a trace with changes of named values.
 
     Args:
         closed: The trace.
         args: Its flat arguments.
-        names: The paths of the values to return, as they are after their changes.
+        summaries: What to return of values, by path: a function of the value, as it is after its changes.
         changes: Changes by path, applied in their order.
 
     Returns:
-        The flat results, and the values with a leading axis of occurrences.
+        The flat results, and the summaries with a leading axis of occurrences.
     """
-    evaluation = _Evaluation(
-        frozenset(names), {path: tuple(change.apply for change in own_changes) for path, own_changes in changes.items()}
-    )
+    functions = {path: tuple(change.apply for change in own_changes) for path, own_changes in changes.items()}
+    evaluation = _Evaluation(summaries, functions)
     arrays = {path: tuple(change.arrays for change in own_changes) for path, own_changes in changes.items()}
     return evaluation.run(closed.jaxpr, closed.consts, args, "", arrays)
 
@@ -116,6 +131,15 @@ def _find(program: Jaxpr, scope: str) -> dict[str, Occurrences]:
     return occurrences
 
 
+def _paths_in_order(program: Jaxpr, scope: str) -> Iterator[str]:
+    for equation in program.eqns:
+        if _is_named_value(equation):
+            yield _named_path(scope, equation)
+        elif (inner := _inner_program(equation)) is not None:
+            paths = list(_paths_in_order(inner[0], _path(scope, equation)))
+            yield from paths * inner[2]
+
+
 def _find_inside(equation: Any, scope: str) -> dict[str, Occurrences]:
     """The named values of the program that an equation runs."""
     inner = _inner_program(equation)
@@ -130,16 +154,16 @@ class _Evaluation(NamedTuple):
     """The evaluation of a trace.
 
     Attributes:
-        names: The paths of the values to return.
+        summaries: What to return of values, by path.
         functions: The functions of the changes, by path.
     """
 
-    names: frozenset[str]
+    summaries: Mapping[str, Summarize]
     functions: Mapping[str, tuple[ApplyChange, ...]]
 
     def run(
         self, program: Jaxpr, consts: Sequence[Any], args: Sequence[Any], scope: str, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         """Evaluate a program.
 
         Args:
@@ -150,11 +174,11 @@ class _Evaluation(NamedTuple):
             arrays: The arrays of the changes of its named values, by path.
 
         Returns:
-            The results, and the values of `names` with a leading axis of occurrences.
+            The results, and the summaries with a leading axis of occurrences.
         """
         values: dict[Any, Any] = dict(zip((*program.constvars, *program.invars), (*consts, *args), strict=True))
         occurrences: dict[str, int] = {}
-        collected: dict[str, list[jax.Array]] = {}
+        collected: dict[str, list[PyTree]] = {}
 
         def read(variable: Any) -> Any:
             return variable.val if isinstance(variable, Literal) else values[variable]
@@ -175,10 +199,11 @@ class _Evaluation(NamedTuple):
                         entry = _take(arrays[path], next_entries(path, 1).start)
                         for function, own_arrays in zip(self.functions[path], entry, strict=True):
                             value = function(own_arrays, value)
-                    if path in self.names:
-                        collected.setdefault(path, []).append(value[None])
-                    results = [value]
-                elif any(path in self.names or path in self.functions for path in inner):
+                    results = _bind(equation, [value])  # named again, for policies of rematerialization
+                    if path in self.summaries:
+                        summary = jax.tree.map(lambda leaf: leaf[None], self.summaries[path](results[0]))
+                        collected.setdefault(path, []).append(summary)
+                elif any(path in self.summaries or path in self.functions for path in inner):
                     entries_by_path = {
                         path: next_entries(path, value_occurrences.number) for path, value_occurrences in inner.items()
                     }
@@ -193,12 +218,15 @@ class _Evaluation(NamedTuple):
                 else:
                     results = _bind(equation, inputs)
             values.update(zip(equation.outvars, results, strict=True))
-        joined = {path: jnp.concatenate(parts) if len(parts) > 1 else parts[0] for path, parts in collected.items()}
+        joined = {
+            path: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if len(parts) > 1 else parts[0]
+            for path, parts in collected.items()
+        }
         return [read(variable) for variable in program.outvars], joined
 
     def _run_inner(
         self, equation: Any, inputs: list[Any], scope: str, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         inner = _inner_program(equation)
         assert inner is not None
         program, consts, length = inner
@@ -214,7 +242,7 @@ class _Evaluation(NamedTuple):
 
     def _run_scan(
         self, equation: Any, inputs: list[Any], run: Callable[..., Any], length: int, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         """Run a scan whose body also reads the arrays of its own occurrences and returns its values."""
         body = equation.params["jaxpr"].jaxpr
         # Scanned arrays have one axis more than the body sees; what is carried has the same outside.
@@ -240,8 +268,7 @@ class _Evaluation(NamedTuple):
 
         options = {name: equation.params[name] for name in ("length", "reverse", "unroll")}
         final, (stacked, returned) = jax.lax.scan(step, initial, (scanned, by_iteration), **options)
-        merged = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in returned.items()}
-        return [*final, *stacked], merged
+        return [*final, *stacked], jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), returned)
 
 
 def _take(arrays: PyTree, entries: int | slice) -> PyTree:
