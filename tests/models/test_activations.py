@@ -248,6 +248,16 @@ def with_positions(edit: Edit, positions: Any) -> Edit:
     return edit
 
 
+def test_an_edited_model_can_be_edited_again(model: Model, variables: Variables) -> None:
+    """Names survive: activations of an edited model are read, and edited, as those of any other."""
+    first, second = zero("decoder/self/head_outputs", layers=0), scale("decoder/self/output", 2.0, layers=1)
+    nested = EditedModel.of(model, [first])
+    outputs, _, cache = run_with_activations(nested, variables, {"tokens": TOKENS}, ["decoder/self/output"], [second])
+    at_once, _ = EditedModel.of(nested, [second]).apply(variables, {"tokens": TOKENS}, train=False)
+    np.testing.assert_allclose(outputs, at_once, atol=1e-6)
+    assert cache["decoder/self/output"].shape == (LAYERS, 2, 6, WIDTH)
+
+
 BAD = {
     "decoder/self/query": (zero("decoder/self/query"), "'decoder/self/query' is no activation of this pass"),
     "layers": (zero("decoder/self/output", layers=3), "chooses layers=3: layers are 0 ... 2"),

@@ -5,6 +5,7 @@ stream between scanned layers, is one array with a leading axis of its occurrenc
 """
 
 import collections
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,10 +90,15 @@ def evaluate(
     return evaluation.run(closed.jaxpr, closed.consts, args, "", arrays)
 
 
+def _own_scope(equation: Any) -> str:
+    """The scope of an equation in its program; transformations, as in "vmap(experts)", are left out."""
+    names = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack)).split("/")
+    return "/".join(name for name in names if name)
+
+
 def _path(scope: str, equation: Any) -> str:
-    """The scope of an equation within that of its program; transformations, as in "vmap(experts)", are left out."""
-    inner_scope = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack))
-    return "/".join(part for part in (*scope.split("/"), *inner_scope.split("/")) if part)
+    """The scope of an equation, whose program has a scope itself."""
+    return "/".join(part for part in (scope, _own_scope(equation)) if part)
 
 
 def _inner_program(equation: Any) -> tuple[Jaxpr, Sequence[Any], int] | None:
@@ -191,7 +197,8 @@ class _Evaluation(NamedTuple):
         for equation in program.eqns:
             inputs = [read(variable) for variable in equation.invars]
             inner = _find_inside(equation, scope)
-            with equation.ctx.manager:
+            own_scope = _own_scope(equation)
+            with equation.ctx.manager, jax.named_scope(own_scope) if own_scope else contextlib.nullcontext():
                 if _is_named_value(equation):
                     path = _named_path(scope, equation)
                     (value,) = inputs
