@@ -84,6 +84,11 @@ class StoredCheckpoint:
         """The shape and type of every leaf of the state, by path."""
         return {name: entry.leaf_shape for name, entry in self._entries.items()}
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of every stored leaf (`transformer.runs.array_digests`), by path."""
+        return {name: entry.digest for name, entry in self._entries.items()}
+
     def restore(self, abstract: PyTree, prefix: tuple[str, ...] = ()) -> PyTree:
         """Restore the state or a whole part of it, bit for bit, without reading the rest.
 
