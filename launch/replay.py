@@ -79,7 +79,9 @@ def main(arguments: ReplayArguments) -> None:
     if not (arguments.bisect or arguments.branch or arguments.step is not None):
         raise UserError(f"replay needs --step, --bisect or --branch; for example: {COMMAND.example_call}")
     if arguments.config_overrides and arguments.branch is None:
-        raise UserError(f"{arguments.config_overrides[0]} changes the run, which is replayed as it was: add --branch=NEW")
+        raise UserError(
+            f"{arguments.config_overrides[0]} changes the run, which is replayed as it was: add --branch=NEW"
+        )
     refuse_live_run(RunDirectory.open(arguments.workdir))
     with run_lifecycle(None, 1, None, heartbeat=60, watchdog=0) as monitor:
         with open_replay(arguments.workdir, arguments.trust, arguments.data_dir, monitor) as replay:
@@ -189,9 +191,7 @@ def describe_last_differences(branch: list[dict[str, Any]], parent: list[dict[st
         branch: The metrics of the branch.
         parent: Those of the run that it was branched off.
     """
-    by_step: dict[tuple[int, str], Mapping[str, Any]] = {
-        (record["step"], record["split"]): record for record in parent
-    }
+    by_step: dict[tuple[int, str], Mapping[str, Any]] = {(record["step"], record["split"]): record for record in parent}
     lines = []
     for split in dict.fromkeys(record["split"] for record in branch):
         common = [record for record in branch if record["split"] == split and (record["step"], split) in by_step]

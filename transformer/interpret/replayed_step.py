@@ -169,9 +169,7 @@ def compare_replayed(replay: Replay, replayed: ReplayedSteps, until: int, record
 def store_probe(replay: Replay, probe: Probe, state: TrainState, step: int, path: Path) -> MapStore:
     """Map the probe batch with a state, and write the maps to a new store as the run would have."""
     plan = probe.capture_plan
-    store = MapStore.open(
-        path, plan.sites, plan.labels, config_hash(replay.experiment), plan.resolutions, plan.sizes
-    )
+    store = MapStore.open(path, plan.sites, plan.labels, config_hash(replay.experiment), plan.resolutions, plan.sizes)
     store.write(step, jax.device_get(probe.run(state)))
     return store
 
@@ -217,9 +215,7 @@ def _write_example(
     store, _ = store_single_text(output / "example_maps", sites, labels, look, experiment.maps, hashed, step)
     title = f"{experiment.run.name}, example {row} of step {step}"
     parameters = count_parameters(components.abstract_state.variables.params)
-    page = write_page(
-        output / "example.html", render_single_text(store, title, experiment.to_config(), parameters)
-    )
+    page = write_page(output / "example.html", render_single_text(store, title, experiment.to_config(), parameters))
     return [output / "example_maps", page]
 
 

@@ -1,7 +1,5 @@
 """The examples of a training batch: the loss of each, its texts, and the attention maps of one of them."""
 
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -59,7 +57,7 @@ def measure_example_losses(components: TrainingComponents, state: TrainState, ba
         def measure_row(row: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
             example = {name: array[None] for name, array in row.items()}
             denominators = task.denominators(example)
-            metrics = {}
+            metrics: dict[str, jax.Array] = {}
             for objective in singles:
                 prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
                 loss, aux = objective.loss_fn(view, example, denominators, _loss_key(state, objective))
@@ -193,7 +191,7 @@ def _token_row(task: Task, batch: Batch, name: str, row: int) -> list[int] | Non
 
 def map_lengths(maps: Mapping[str, Any], sites: Sequence[Site]) -> dict[str, int]:
     """Return the number of positions of every axis from the shapes of whole maps."""
-    lengths = {}
+    lengths: dict[str, int] = {}
     for site in sites:
         queries, keys = maps[site.name].weights.shape[-2:]
         lengths |= {site.query.name: queries, site.key.name: keys}

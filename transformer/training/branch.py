@@ -174,4 +174,3 @@ def _placed_like(numbers: Any, arrays: Any) -> Any:
     return jax.tree.map(
         lambda number, array: jax.device_put(np.asarray(number, array.dtype), array.sharding), numbers, arrays
     )
-

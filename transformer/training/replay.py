@@ -196,9 +196,7 @@ class Replay:
             RunStopped: If the monitor is told to stop.
         """
         states = {start.step: copy_state(start.state)} if start.step in keep else {}
-        config = dataclasses.replace(
-            self.experiment.run, steps=until, eval_every=0, maps_every=0, checkpoint_every=0
-        )
+        config = dataclasses.replace(self.experiment.run, steps=until, eval_every=0, maps_every=0, checkpoint_every=0)
         keeper = _StateKeeper(
             config, (), _evaluate_nothing, _map_nothing, writer or MultiWriter(), self._monitor, keep, states
         )
@@ -297,8 +295,6 @@ def refuse_live_run(directory: RunDirectory) -> None:
 def copy_state(state: TrainState) -> TrainState:
     """Copy a state, since a training step uses its argument up."""
     return jax.tree.map(jnp.copy, state)
-
-
 
 
 def _evaluate_nothing(compiled: CompiledEvaluation, state: TrainState) -> EvaluationReport:

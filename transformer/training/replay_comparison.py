@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from transformer.maps.store import MapStore
@@ -200,11 +199,7 @@ def describe_comparisons(comparisons: Sequence[Comparison], directory: RunDirect
         return f"bit-identical to what ran: {_join([comparison.what for comparison in compared])} are equal"
     parts = [
         f"{comparison.num_different} of {comparison.what} differ"
-        + (
-            ""
-            if comparison.first_different_step is None
-            else f", the first at step {comparison.first_different_step}"
-        )
+        + ("" if comparison.first_different_step is None else f", the first at step {comparison.first_different_step}")
         + f", by at most {comparison.largest_difference:.2g} relative ({comparison.largest_name})"
         for comparison in compared
         if comparison.num_different
@@ -248,5 +243,3 @@ def _count(number: int, noun: str) -> str:
 
 def _join(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
