@@ -192,7 +192,9 @@ class _Search:
         self.known = _KnownScores(role)
         self._replay, self._role, self._folder, self._announce = replay, role, folder, announce
         self._probe: Probe | None = None
-        self._start: StartingPoint | None = None  # the last state that was found to be before an onset
+        # The state at the start of the last bracket, and the last one that was found to be before an onset.
+        self._base: StartingPoint | None = None
+        self._start: StartingPoint | None = None
         self._num_steps = self._num_probes = 0
         self._stored: MapStore | None = None
         if (replay.directory.maps_dir / "zarr.json").exists():
@@ -213,8 +215,8 @@ class _Search:
             without = next((step for step in reversed(steps) if not self.known.plays(head, step)), None)
             if without is None:
                 notes.append(
-                    f"{describe_head(head, self._replay)} plays the role {self._role.value} since the first known step, "
-                    f"{steps[0]}"
+                    f"{describe_head(head, self._replay)} plays the role {self._role.value} since step {steps[0]}, the "
+                    "first one that is known"
                 )
                 continue
             brackets[head] = (without, next(step for step in steps if step > without))
@@ -230,6 +232,8 @@ class _Search:
         low, high = bracket
         probes = self._num_probes
         self._announce(f"{describe_head(head, self._replay)}: between steps {low} and {high}")
+        if high - low > 1 and (self._base is None or self._base.step != low):
+            self._base = self._state_at(low, low)
         while high - low > 1:
             # What the search of another head has mapped costs nothing.
             inside = [step for step in self.known.steps if low < step < high]
@@ -261,11 +265,13 @@ class _Search:
         return state
 
     def _state_at(self, step: int, low: int) -> StartingPoint:
-        """Return the state of a step, trained on from the nearest checkpoint or the kept state."""
+        """Return the state of a step, trained on from the nearest checkpoint or kept state; keep that of `low`."""
+        kept = [start for start in (self._base, self._start) if start is not None and start.step <= step]
         saved = max((saved for saved in self._replay.steps if saved <= step), default=self._replay.first_step)
-        if self._start is None or not saved <= self._start.step <= step:
-            self._start = self._replay.start_before(step)
-        start = StartingPoint(self._start.step, copy_state(self._start.state), self._start.window)
+        nearest = max(kept, key=lambda start: start.step, default=None)
+        if nearest is None or nearest.step < saved:
+            nearest = self._replay.start_before(step)
+        start = StartingPoint(nearest.step, copy_state(nearest.state), nearest.window)
         low = max(low, start.step)
         replayed = self._replay.train_on(start, step, {low})
         self._num_steps += step - start.step

@@ -196,23 +196,22 @@ class Replay:
             RunStopped: If the monitor is told to stop.
         """
         states = {start.step: copy_state(start.state)} if start.step in keep else {}
+        if until == start.step:
+            return ReplayedSteps(start.step, start.state, states, {})
         config = dataclasses.replace(self.experiment.run, steps=until, eval_every=0, maps_every=0, checkpoint_every=0)
         keeper = _StateKeeper(
             config, (), _evaluate_nothing, _map_nothing, writer or MultiWriter(), self._monitor, keep, states
         )
-        if until > start.step:
-            accumulator = MetricAccumulator(check=self._group.check)
-            accumulator.restore_window(**start.window)
-            state = train_loop(
-                start.state,
-                self._observed_step(keeper),
-                self._group.training_batches(),
-                reporter=keeper,
-                save=lambda state, progress: None,
-                accumulator=accumulator,
-            )
-        else:
-            state = start.state
+        accumulator = MetricAccumulator(check=self._group.check)
+        accumulator.restore_window(**start.window)
+        state = train_loop(
+            start.state,
+            self._observed_step(keeper),
+            self._group.training_batches(),
+            reporter=keeper,
+            save=lambda state, progress: None,
+            accumulator=accumulator,
+        )
         return ReplayedSteps(start.step, state, states, keeper.metrics)
 
     def batch_of_step(self, step: int) -> Batch:
