@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from launch.config_files import load_config
 from tests.maps.test_head_roles import CAUSAL, LABELS, planted
 from transformer.config import UserError
 from transformer.interpret import role_onset
@@ -19,10 +20,13 @@ from transformer.maps.capture_plan import quantize_maps, resolution_levels, stat
 from transformer.maps.role_rules import Role
 from transformer.maps.store import MapStore
 from transformer.runs.run_directory import RunDirectory, describe_environment
-from transformer.training.replay import ReplayedSteps, StartingPoint
+from transformer.training.config import resolve_config
+from transformer.training.driver import train
+from transformer.training.replay import ReplayedSteps, StartingPoint, open_replay
 
 SITE = dataclasses.replace(CAUSAL, heads=("0", "1"))
 LAST = 32
+CHECKOUT = Path(__file__).resolve().parents[2]
 # At each step the habit of every head: it plays the role from its onset on.
 Onsets = Sequence[int | None]
 
@@ -191,3 +195,40 @@ def test_roles_and_heads_are_parsed() -> None:
     with pytest.raises(UserError, match="--bisect=copying is no role of a head: choose one of induction, previous_tok"):
         parse_role("copying")
     assert parse_head("0.1", (SITE,)) == ("0", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_onset_of_induction_is_found_to_the_step(seed: int, tmp_path: Path) -> None:
+    """The oracle is a run that stored the maps of every step, scored by hand.
+
+    A head may pass the threshold more than once; the step that is found is one at which it does.
+    """
+    config = load_config(str(CHECKOUT / "experiments/induction_heads/configs/two_layer_transformer.py")).to_dict()
+    config["seed"] = seed
+    train(resolve_config(config), tmp_path / "run")
+    train(resolve_config({**config, "maps_every": 1, "eval_every": 0}), tmp_path / "every")
+    store = MapStore.open_existing(tmp_path / "every" / "maps")
+    with open_replay(tmp_path / "run") as replay:
+        result = find_role_onsets(replay, Role.INDUCTION)
+    assert result.verdict.startswith("bit-identical to what ran: ")
+    assert {found.head.layer for found in result.onsets} == {1}
+    for found in result.onsets:
+        head = found.head.layer, found.head.head
+        scores = {step: induction_score(store, step)[head] for step in (found.step - 1, found.step)}
+        assert scores[found.step - 1] < 0.4 <= scores[found.step]
+        assert found.score_before == pytest.approx(scores[found.step - 1], abs=1e-6)
+        assert found.score == pytest.approx(scores[found.step], abs=1e-6)
+
+
+def induction_score(store: MapStore, step: int) -> np.ndarray:
+    """The weight on the symbol after the last occurrence, less that of an even head, of the examples that repeat."""
+    (site,) = store.sites
+    weights_BxLxHxQxK = np.asarray(store.read(site.name, step), np.float64)
+    shares, evens = [], []
+    for example, period in enumerate(store.labels.periods or ()):
+        if period is not None:
+            queries = np.arange(period, len(store.labels.tokens[site.key.name][example]))
+            shares.append(weights_BxLxHxQxK[example][:, :, queries, queries - period + 1].mean(axis=-1))
+            evens.append((1 / (queries + 1)).mean())
+    return (np.mean(shares, axis=0) - np.mean(evens)) / (1 - np.mean(evens))
