@@ -9,4 +9,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not example < len(self.queries):",
         ("tests/interpret/test_load.py",),
     ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "low, high = (low, middle) if plays else (middle, high)",
+        "low, high = (middle, high) if plays else (low, middle)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "next(step for step in steps if step > without)",
+        "next(step for step in steps if step >= without)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if start is not None and start.step <= step]",
+        "if start is not None]",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if nearest is None or nearest.step < saved:",
+        "if nearest is None:",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/replayed_step.py",
+        "measure_example_losses(replay.components, replayed.states[step - 1], batch)",
+        "measure_example_losses(replay.components, replayed.states[step], batch)",
+        ("tests/training/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/interpret/training_examples.py",
+        "denominators = task.denominators(example)",
+        "denominators = task.denominators(prepared)",
+        ("tests/training/test_replay.py",),
+    ),
 )

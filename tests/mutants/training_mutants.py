@@ -4,6 +4,30 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/training/branch.py",
+        "request.without.first < trained",
+        "request.without.first < trained - 1",
+        ("tests/launch/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/branch.py",
+        "if experiment.run.seed != replay.experiment.run.seed:",
+        "if experiment.run.seed == replay.experiment.run.seed:",
+        ("tests/launch/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/branch.py",
+        "ranges = [*skipped_batches(parent), ",
+        "ranges = [",
+        ("tests/launch/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/branch.py",
+        "return BatchRange(int(first), int(end) - int(first))",
+        "return BatchRange(int(first), int(end))",
+        ("tests/launch/test_replay.py",),
+    ),
+    Mutant(
         "transformer/training/build.py",
         "if not (accumulates or clips):",
         "if not (accumulates and clips):",
@@ -152,6 +176,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "return parts[0][0], parts[-1][1]",
         "return parts[0]",
         ("tests/training/test_partitioning.py", "tests/training/test_sharded_batches.py"),
+    ),
+    Mutant(
+        "transformer/training/replay.py",
+        "if saved <= step), reverse=True)",
+        "if saved < step), reverse=True)",
+        ("tests/training/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/replay.py",
+        "training_batches(self._run, self.components)[step - 1]",
+        "training_batches(self._run, self.components)[step]",
+        ("tests/training/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        'first < record["step"] <= last\n        }\n',
+        'first <= record["step"] <= last\n        }\n',
+        ("tests/training/test_replay.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        "if digests.get(name) != digest]",
+        "if digests.get(name) == digest]",
+        ("tests/training/test_replay.py",),
     ),
     Mutant(
         "transformer/training/sharded_batches.py",
