@@ -129,16 +129,16 @@ def _bisect(arguments: ReplayArguments, replay: "Replay") -> None:
     def announce(line: str) -> None:
         print(line, flush=True)
 
-    found = find_role_onsets(replay, role, site=arguments.site, head=arguments.head, announce=announce)
-    for onset in found.onsets:
+    search = find_role_onsets(replay, role, site=arguments.site, head=arguments.head, announce=announce)
+    for onset in search.onsets:
         print(
             f"{describe_head(onset.head, replay)} takes up the role {role.value} at step {onset.step}: score "
             f"{onset.score_before:.4f} after step {onset.step - 1}, {onset.score:.4f} after step {onset.step} "
             f"({onset.num_probes} maps between steps {onset.bracket[0]} and {onset.bracket[1]})"
         )
-    for note in found.notes:
+    for note in search.notes:
         print(note)
-    print(f"{found.num_steps} steps were trained again; {found.verdict}")
+    print(f"{search.num_steps} steps were trained again; {search.verdict}")
 
 
 def _start_branch(arguments: ReplayArguments, replay: "Replay") -> None:
@@ -150,14 +150,14 @@ def _start_branch(arguments: ReplayArguments, replay: "Replay") -> None:
 
     assert arguments.branch is not None
     workdir = parse_path(arguments.branch)
-    without = None if arguments.without is None else parse_batch_range(arguments.without)
-    if arguments.step is None and without is None:
+    left_out = None if arguments.without is None else parse_batch_range(arguments.without)
+    if arguments.step is None and left_out is None:
         raise UserError("--branch needs the step from which it continues: add --step=S")
-    step = arguments.step if arguments.step is not None else without.first if without is not None else 0
+    step = arguments.step if arguments.step is not None else left_out.first if left_out is not None else 0
     experiment = resolve_config(arguments.config_with_data_dir())
     differences = config_differences(experiment.to_config(), replay.experiment.to_config())
     overrides = {key: now for key, (now, _) in differences.items()}
-    request = BranchRequest(step, experiment, overrides, without)
+    request = BranchRequest(step, experiment, overrides, left_out)
     components = check_branch(replay, request, workdir)
     replayed = replay.train_on(replay.start_before(step), step)
     start_branch(replay, request, components, replayed.state, workdir)
@@ -198,11 +198,11 @@ def describe_last_differences(branch: list[dict[str, Any]], parent: list[dict[st
         if not common:
             continue
         last = common[-1]
-        other = by_step[last["step"], split]
+        parent_record = by_step[last["step"], split]
         values = [
-            f"{name} {last[name]:.4f} ({last[name] - other[name]:+.4f})"
+            f"{name} {last[name]:.4f} ({last[name] - parent_record[name]:+.4f})"
             for name in ("loss", "accuracy")
-            if isinstance(last.get(name), (int, float)) and isinstance(other.get(name), (int, float))
+            if isinstance(last.get(name), (int, float)) and isinstance(parent_record.get(name), (int, float))
         ]
         if values:
             lines.append(f"step {last['step']}, {split}: {', '.join(values)}")

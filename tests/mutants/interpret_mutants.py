@@ -17,8 +17,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/interpret/role_onset.py",
-        "next(step for step in steps if step > without)",
-        "next(step for step in steps if step >= without)",
+        "next(step for step in steps if step > last_without)",
+        "next(step for step in steps if step >= last_without)",
         ("tests/interpret/test_role_onset.py",),
     ),
     Mutant(

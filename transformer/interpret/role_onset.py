@@ -212,14 +212,14 @@ class _Search:
         notes = []
         for head in heads:
             steps = self.known.steps
-            without = next((step for step in reversed(steps) if not self.known.plays(head, step)), None)
-            if without is None:
+            last_without = next((step for step in reversed(steps) if not self.known.plays(head, step)), None)
+            if last_without is None:
                 notes.append(
                     f"{describe_head(head, self._replay)} plays the role {self._role.value} since step {steps[0]}, the "
                     "first one that is known"
                 )
                 continue
-            brackets[head] = (without, next(step for step in steps if step > without))
+            brackets[head] = (last_without, next(step for step in steps if step > last_without))
         onsets = [self._bisect(head, brackets[head]) for head in sorted(brackets, key=brackets.__getitem__)]
         num_steps = self._num_steps
         comparisons = [
