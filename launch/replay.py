@@ -98,7 +98,7 @@ def main(arguments: ReplayArguments) -> None:
 def _replay_step(arguments: ReplayArguments, replay: "Replay") -> None:
     """Replay the run to a step, write what it never stored, and print what was written."""
     from transformer.interpret.replayed_step import prepare_output, replay_step
-    from transformer.storage.paths import parse_path
+    from transformer.storage.paths import parse_path, storage_of
 
     assert arguments.step is not None
     replay.check_step(arguments.step)
@@ -109,7 +109,11 @@ def _replay_step(arguments: ReplayArguments, replay: "Replay") -> None:
         else parse_path(arguments.output)
     )
     prepare_output(output, path)
-    result = replay_step(replay, arguments.step, output, example=arguments.example, verify=arguments.verify)
+    try:
+        result = replay_step(replay, arguments.step, output, example=arguments.example, verify=arguments.verify)
+    except BaseException:  # also if it was stopped: the same command begins anew
+        storage_of(output).remove_tree(output)
+        raise
     print(f"step {result.step} of {path}, replayed from step {result.first}")
     print(result.verdict)
     if result.metrics:

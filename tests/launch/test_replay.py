@@ -186,15 +186,21 @@ def test_a_value_of_the_optimizer_and_the_seed_are_those_of_the_branch(run: Path
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    words: tuple[str, ...], says: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    says: str,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     new = tmp_path / "new"
 
     def fill(text: str) -> str:
         return text.replace("RUN", str(run)).replace("NEW", str(new))
 
     assert fill(says) in refusal(capsys, f"--workdir={run}", *map(fill, words))
-    assert not new.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_run_and_what_is_being_trained_is_told(

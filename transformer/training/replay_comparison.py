@@ -218,7 +218,7 @@ def describe_other_machine(directory: RunDirectory) -> str:
             if then is not None and then != now
         ]
     if not differences:
-        return "processor, devices, packages and commit are those of the run"
+        return "processor, devices, packages and commit are those of the run; XLA_FLAGS and --vmap change results too"
     return "; ".join(dict.fromkeys(differences))
 
 
