@@ -19,8 +19,6 @@ from transformer.models.model import leaves_by_path
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.training import branch, build, driver, partitioning
-from transformer.training.branch import parse_batch_range
-from transformer.training.checked_batches import BatchRange
 from transformer.training.config import resolve_config
 from transformer.training.replay import Replay, open_replay
 
@@ -236,13 +234,6 @@ def test_the_files_of_a_replay_are_named_after_run_and_step(
     assert re.search(r"^bit-identical to what ran: .* the checkpoint of step 4 are equal$", said, re.MULTILINE)
     assert (tmp_path / "parent-step-3" / "replay.json").is_file()
     assert "is not an empty folder: name a new one" in refusal(capsys, f"--workdir={run}", "--step=3")
-
-
-def test_ranges_of_batches_are_parsed() -> None:
-    assert parse_batch_range("300:350") == BatchRange(300, 50)
-    for text in ("", ":", "3:", ":3", "-1:3", "3:2", "a:b", "1:2:3", "٣:٤"):
-        with pytest.raises(UserError, match="--without="):
-            parse_batch_range(text)
 
 
 def test_the_last_common_step_is_compared() -> None:

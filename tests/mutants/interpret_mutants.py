@@ -33,16 +33,4 @@ MUTANTS: tuple[Mutant, ...] = (
         "if nearest is None:",
         ("tests/interpret/test_role_onset.py",),
     ),
-    Mutant(
-        "transformer/interpret/replayed_step.py",
-        "measure_example_losses(replay.components, replayed.states[step - 1], batch)",
-        "measure_example_losses(replay.components, replayed.states[step], batch)",
-        ("tests/training/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/interpret/training_examples.py",
-        "denominators = task.denominators(example)",
-        "denominators = task.denominators(prepared)",
-        ("tests/training/test_replay.py",),
-    ),
 )

@@ -69,10 +69,4 @@ MUTANTS: tuple[Mutant, ...] = (
         'if not is_project_module(name.value) and name.value.count(".") > 1]',
         ("tests/runs/test_trust.py",),
     ),
-    Mutant(
-        "transformer/runs/checkpoint.py",
-        "if step in self._permanent_steps or (",
-        "if (",
-        ("tests/launch/test_replay.py",),
-    ),
 )

@@ -6,26 +6,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "transformer/training/branch.py",
         "request.without.first < trained",
-        "request.without.first < trained - 1",
-        ("tests/launch/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/training/branch.py",
-        "if experiment.run.seed != replay.experiment.run.seed:",
-        "if experiment.run.seed == replay.experiment.run.seed:",
-        ("tests/launch/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/training/branch.py",
-        "ranges = [*skipped_batches(parent), ",
-        "ranges = [",
-        ("tests/launch/test_replay.py",),
+        "request.without.first <= trained",
+        ("tests/training/test_branch.py",),
     ),
     Mutant(
         "transformer/training/branch.py",
         "return BatchRange(int(first), int(end) - int(first))",
         "return BatchRange(int(first), int(end))",
-        ("tests/launch/test_replay.py",),
+        ("tests/training/test_branch.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        'if record["split"] == "train" and first < record["step"] <= last',
+        'if record["split"] == "train" and first <= record["step"] <= last',
+        ("tests/training/test_replay_comparison.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        "sizes = np.maximum(*map(np.abs, values))",
+        "sizes = np.minimum(*map(np.abs, values))",
+        ("tests/training/test_replay_comparison.py",),
     ),
     Mutant(
         "transformer/training/build.py",
@@ -176,30 +176,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return parts[0][0], parts[-1][1]",
         "return parts[0]",
         ("tests/training/test_partitioning.py", "tests/training/test_sharded_batches.py"),
-    ),
-    Mutant(
-        "transformer/training/replay.py",
-        "if saved <= step), reverse=True)",
-        "if saved < step), reverse=True)",
-        ("tests/training/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/training/replay.py",
-        "training_batches(self._run, self.components)[step - 1]",
-        "training_batches(self._run, self.components)[step]",
-        ("tests/training/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/training/replay_comparison.py",
-        'first < record["step"] <= last\n        }\n',
-        'first <= record["step"] <= last\n        }\n',
-        ("tests/training/test_replay.py",),
-    ),
-    Mutant(
-        "transformer/training/replay_comparison.py",
-        "if digests.get(name) != digest]",
-        "if digests.get(name) == digest]",
-        ("tests/training/test_replay.py",),
     ),
     Mutant(
         "transformer/training/sharded_batches.py",

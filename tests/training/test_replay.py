@@ -25,10 +25,7 @@ from transformer.training import build, driver, partitioning
 from transformer.training.config import resolve_config
 from transformer.training.replay import Replay, open_replay
 from transformer.training.replay_comparison import (
-    Comparison,
-    compare_metrics,
     compare_state,
-    describe_comparisons,
     is_bit_identical,
 )
 
@@ -192,24 +189,6 @@ def test_a_state_that_is_not_the_saved_one_is_measured(replay: Replay) -> None:
     assert 0.3 < comparison.largest_difference < 0.6
 
 
-def test_lines_are_compared_by_value_and_missing_ones_are_not_equal(tmp_path: Path) -> None:
-    recorded, replayed = tmp_path / "recorded.jsonl", tmp_path / "replayed.jsonl"
-
-    def compare(*values: dict[str, Any], first: int = 0) -> Comparison:
-        for path, value in zip((recorded, replayed), values, strict=True):
-            path.write_text(json.dumps({"step": 3, "split": "train", **value}) + "\n")
-        return compare_metrics(recorded, replayed, first, 3)
-
-    assert compare({"loss": 1.5, "steps_per_second": 3.0}, {"loss": 1.5, "steps_per_second": 4.0}).num_different == 0
-    assert compare({"loss": None}, {"loss": None}).num_different == 0
-    assert compare({"loss": 2.0}, {"loss": 1.0}).largest_difference == 0.5
-    assert compare({"loss": None}, {"loss": 1.0}).num_different == 1
-    assert compare({"loss": 1.0}, {}).num_different == 1
-    assert compare({"loss": 1.0}, {"loss": 2.0}, first=3).num_compared == 0
-    nothing = describe_comparisons([compare({}, {}, first=3)], RunDirectory(tmp_path))
-    assert nothing == "not compared with what ran: the run recorded nothing on the replayed steps"
-
-
 @pytest.mark.parametrize(("step", "says"), [(9, "made steps 0 to 8"), (-1, "made steps 0 to 8")])
 def test_a_step_that_the_run_has_not_made_is_refused(step: int, says: str, replay: Replay, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=says):
@@ -287,11 +266,11 @@ def test_the_losses_of_examples_are_those_of_a_numpy_softmax(replay: Replay, eve
     losses_BxT = log_sums - np.take_along_axis(logits, batch["labels"][..., None], -1)[..., 0]
     counts_BxT = batch["counts"].astype(bool)
     lines = [json.loads(line) for line in (example / "examples.jsonl").read_text().splitlines()]
-    assert [line["row"] for line in lines] == list(range(len(losses_BxT)))
+    assert [line["example"] for line in lines] == list(range(len(losses_BxT)))
     for line, losses_T, counts_T in zip(lines, losses_BxT, counts_BxT, strict=True):
         assert line["loss"] == pytest.approx(losses_T[counts_T].mean(), rel=1e-5)
         assert line["cross_entropy"] == line["loss"]
-        assert line["tokens"] == replay.components.task.tokenizer.decode(real_tokens(replay, batch, line["row"]))
+        assert line["tokens"] == replay.components.task.tokenizer.decode(real_tokens(replay, batch, line["example"]))
     assert len({line["tokens"] for line in lines}) > 1
 
 

@@ -16,7 +16,6 @@ from transformer.interpret.training_examples import (
     check_example,
     describe_example,
     label_example,
-    map_lengths,
     measure_example_losses,
 )
 from transformer.maps.report.page import render_single_text, write_page, write_report
@@ -90,7 +89,7 @@ def replay_step(
         replay: The run.
         step: The step, counted from 1; 0 is the state before training.
         output: An empty folder.
-        example: The row of the batch whose maps are written.
+        example: The index of the example whose maps are written.
         verify: Whether to train on to the next checkpoint, if there is one, and compare every array with it.
 
     Raises:
@@ -183,12 +182,13 @@ def compare_stored_maps(replay: Replay, store: MapStore, step: int) -> list[Comp
 
 
 def _write_examples(path: Path, replay: Replay, batch: Mapping[str, Any], losses: ExampleLosses) -> Path:
-    """Write a line for each example of a batch: its row, its metrics and its texts."""
+    """Write a line for each example of a batch: its number, its metrics and its texts."""
     lines = []
-    for number, row in enumerate(losses.rows):
+    for number, example in enumerate(losses.examples):
         metrics = {name: _number(values[number]) for name, values in losses.metrics.items()}
-        index = {"index": int(np.asarray(batch["index"])[row])} if "index" in batch else {}
-        lines.append({"row": row, **index, **metrics, **describe_example(replay.components.task, batch, row)})
+        index = {"index": int(np.asarray(batch["index"])[example])} if "index" in batch else {}
+        texts = describe_example(replay.components.task, batch, example)
+        lines.append({"example": example, **index, **metrics, **texts})
     text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
     storage_of(path).replace(path, text.encode())
     return path
@@ -200,20 +200,20 @@ def _number(value: Any) -> float | None:
 
 
 def _write_example(
-    replay: Replay, state: TrainState, batch: Mapping[str, Any], row: int, step: int, output: Path
+    replay: Replay, state: TrainState, batch: Mapping[str, Any], example: int, step: int, output: Path
 ) -> list[Path]:
     """Write the maps of one example and their page."""
     components, experiment = replay.components, replay.experiment
     sites = components.model.sites
 
     def look(capture: Capture) -> Mapping[str, CapturedAttention]:
-        return capture_example(components, state, batch, row, capture)
+        return capture_example(components, state, batch, example, capture)
 
     shapes = jax.eval_shape(lambda: look(Capture(tuple(site.name for site in sites))))
-    labels = label_example(components.task, batch, row, sites, map_lengths(shapes, sites))
+    labels = label_example(components.task, batch, example, sites, shapes)
     hashed = config_hash(experiment)
     store, _ = store_single_text(output / "example_maps", sites, labels, look, experiment.maps, hashed, step)
-    title = f"{experiment.run.name}, example {row} of step {step}"
+    title = f"{experiment.run.name}, example {example} of step {step}"
     parameters = count_parameters(components.abstract_state.variables.params)
     page = write_page(output / "example.html", render_single_text(store, title, experiment.to_config(), parameters))
     return [output / "example_maps", page]

@@ -1,5 +1,6 @@
 """The examples of a training batch: the loss of each, its texts, and the attention maps of one of them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,9 @@ from transformer.training.build import TrainingComponents
 from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.partitioning import trace_with_placement
 from transformer.training.state import TrainState, derive_key
+from transformer.training.step import split_microbatches
 
+_TEXTS = ("tokens", "source", "target")  # the inputs of text; others number segments, types or classes
 # The array of a batch that names the positions of an axis, where it is not called like the axis. Of an encoder-decoder
 # the target axis shows what is predicted, and `target_input` what the decoder reads.
 _ARRAYS_OF_AXES = {"target": ("labels", "target"), "target_input": ("target",)}
@@ -27,12 +30,12 @@ class ExampleLosses(NamedTuple):
     """The losses of the examples of a batch.
 
     Attributes:
-        rows: The rows of the batch that are examples, and no padding.
-        metrics: The metrics of each of these rows by name, as the training step calls them.
+        examples: The indices of the examples of the batch that are no padding.
+        metrics: The metrics of each of these examples by name, as the training step calls them.
         skipped_objectives: Why an objective has no losses of single examples, by its name.
     """
 
-    rows: tuple[int, ...]
+    examples: tuple[int, ...]
     metrics: Mapping[str, np.ndarray]
     skipped_objectives: Mapping[str, str]
 
@@ -54,8 +57,7 @@ def measure_example_losses(components: TrainingComponents, state: TrainState, ba
     def measure(state: TrainState, batch: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
         prepared, view = _prepare(components, state, batch)
 
-        def measure_row(row: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
-            example = {name: array[None] for name, array in row.items()}
+        def measure_example(example: Batch) -> tuple[dict[str, jax.Array], jax.Array]:
             denominators = task.denominators(example)
             metrics: dict[str, jax.Array] = {}
             for objective in singles:
@@ -64,19 +66,19 @@ def measure_example_losses(components: TrainingComponents, state: TrainState, ba
                 metrics |= {f"{prefix}{name}": value for name, value in {"loss": loss, **aux.metrics}.items()}
             return metrics, jnp.any(jnp.stack([jnp.sum(count) for count in denominators.values()]) > 0)
 
-        return jax.lax.map(measure_row, dict(prepared))
+        return jax.lax.map(measure_example, _split_examples(prepared))
 
     metrics, is_example = jax.device_get(jax.jit(trace_with_placement(components.placement, measure))(state, batch))
-    rows = np.flatnonzero(is_example)
+    examples = np.flatnonzero(is_example)
     return ExampleLosses(
-        tuple(rows.tolist()),
-        {name: values[rows] for name, values in metrics.items()},
+        tuple(examples.tolist()),
+        {name: values[examples] for name, values in metrics.items()},
         {objective.name: objective.compares_rows for objective in task.objectives if objective.compares_rows},
     )
 
 
 def capture_example(
-    components: TrainingComponents, state: TrainState, batch: Batch, row: int, capture: Capture
+    components: TrainingComponents, state: TrainState, batch: Batch, index: int, capture: Capture
 ) -> Mapping[str, CapturedAttention]:
     """Capture the maps of one example of a training batch, in the pass of its loss without dropout.
 
@@ -84,7 +86,7 @@ def capture_example(
         components: The components of the run.
         state: The state with which the step began.
         batch: The batch.
-        row: The row of the example.
+        index: The index of the example.
         capture: What to capture.
 
     Raises:
@@ -94,7 +96,7 @@ def capture_example(
 
     def look(state: TrainState, batch: Batch) -> dict[str, CapturedAttention]:
         prepared, view = _prepare(components, state, batch)
-        example = {name: array[row : row + 1] for name, array in prepared.items()}
+        example = {name: array[index] for name, array in _split_examples(prepared).items()}
         maps: dict[str, CapturedAttention] = {}
         for objective in task.objectives:
             _, aux = objective.loss_fn(
@@ -117,82 +119,100 @@ def _prepare(components: TrainingComponents, state: TrainState, batch: Batch) ->
     return prepared, view._replace(task_state=task_state)
 
 
+def count_examples(batch: Batch) -> int:
+    """Return the number of examples of a batch; one may have several rows, such as a question and its answers."""
+    return math.gcd(*(len(array) for array in batch.values()))
+
+
+def _split_examples(batch: Batch) -> dict[str, jax.Array]:
+    """Cut a batch into its examples [example, row, ...], as microbatches are cut."""
+    num_examples = count_examples(batch)
+    return {name: split_microbatches(jnp.asarray(array), num_examples) for name, array in batch.items()}
+
+
 def _loss_key(state: TrainState, objective: Objective) -> jax.Array:
     return derive_key(state.key, state.step, objective.key_name)
 
 
-def check_example(batch: Batch, row: int, step: int) -> None:
+def check_example(batch: Batch, index: int, step: int) -> None:
     """Refuse an example that the batch of a step does not have.
 
     Raises:
         UserError: If the batch has fewer rows.
     """
-    num_rows = min(len(array) for array in batch.values())
-    if not 0 <= row < num_rows:
-        raise UserError(f"--example={row} is not in the batch of step {step}, whose examples are 0 to {num_rows - 1}")
+    num_examples = count_examples(batch)
+    if not 0 <= index < num_examples:
+        raise UserError(
+            f"--example={index} is not in the batch of step {step}, whose examples are 0 to {num_examples - 1}"
+        )
 
 
-def describe_example(task: Task, batch: Batch, row: int) -> dict[str, str]:
-    """Return the texts of an example by the name of the input: tokens of text decoded, or the numbers of other tokens.
+def describe_example(task: Task, batch: Batch, index: int) -> dict[str, str | list[str]]:
+    """Return the texts of an example by the name of the input: decoded, or the numbers of tokens that are no text.
 
     Args:
         task: The task.
         batch: The batch.
-        row: The row of the example.
+        index: The index of the example.
+
+    Returns:
+        A text, or several where the example has several rows.
     """
     tokenizer = getattr(task, "tokenizer", None)
-    texts = {}
-    for name in [*task.interface.inputs, "labels"]:
-        ids = _token_row(task, batch, name, row)
-        if ids is None or (name == "labels" and "target" not in batch):
-            continue  # the labels of a language model are its tokens, shifted
-        texts[name] = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids)
+    names = [name for name in _TEXTS if name in task.interface.inputs]
+    texts: dict[str, str | list[str]] = {}
+    # The labels of a language model are its tokens, shifted; those of a target say what follows.
+    for name in [*names, *(["labels"] if "target" in names else [])]:
+        rows = _token_rows(task, batch, name, index)
+        if rows is not None:
+            lines = [" ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids) for ids in rows]
+            texts[name] = lines[0] if len(lines) == 1 else lines
     return texts
 
 
-def label_example(task: Task, batch: Batch, row: int, sites: Sequence[Site], lengths: Mapping[str, int]) -> AxisLabels:
+def label_example(task: Task, batch: Batch, index: int, sites: Sequence[Site], shapes: Mapping[str, Any]) -> AxisLabels:
     """Name the positions of an example on every axis: by its tokens, else by their numbers.
 
     Args:
         task: The task.
         batch: The batch.
-        row: The row of the example.
+        index: The index of the example.
         sites: The attention modules.
-        lengths: The number of positions of each axis by name.
+        shapes: The whole maps by site, or their shapes.
     """
     tokenizer = getattr(task, "tokenizer", None)
+    lengths, num_rows = {}, 1
+    for site in sites:
+        num_rows, _, lengths[site.query.name], lengths[site.key.name] = shapes[site.name].weights.shape[1:]
 
-    def name_positions(axis: Axis) -> tuple[str, ...]:
+    def name_positions(axis: Axis) -> tuple[tuple[str, ...], ...]:
         for array in _ARRAYS_OF_AXES.get(axis.name, (axis.name,)):
-            ids = _token_row(task, batch, array, row)
-            if ids is not None and len(ids) <= lengths[axis.name]:
-                return tuple(map(str, ids)) if tokenizer is None else tuple(tokenizer.labels(ids))
-        return tuple(map(str, range(lengths[axis.name])))
+            rows = _token_rows(task, batch, array, index)
+            if rows is not None and len(rows) == num_rows and max(map(len, rows)) <= lengths[axis.name]:
+                return tuple(tuple(map(str, ids) if tokenizer is None else tokenizer.labels(ids)) for ids in rows)
+        return (tuple(map(str, range(lengths[axis.name]))),) * num_rows
 
     axes = {axis.name: axis for site in sites for axis in (site.query, site.key) if axis.names() is None}
-    return AxisLabels({name: (name_positions(axis),) for name, axis in axes.items()}, (f"example {row}",))
+    names = [f"example {index}"] if num_rows == 1 else [f"example {index}, row {number}" for number in range(num_rows)]
+    return AxisLabels({name: name_positions(axis) for name, axis in axes.items()}, tuple(names))
 
 
-def _token_row(task: Task, batch: Batch, name: str, row: int) -> list[int] | None:
-    """Return the tokens of an array of a batch without its padding; None if it holds no tokens."""
+def _token_rows(task: Task, batch: Batch, name: str, index: int) -> list[list[int]] | None:
+    """Return the tokens of an example in an array of a batch, row by row without padding; None if it holds none."""
     spec = task.interface.inputs.get(name)
     if name not in batch or (spec is not None and spec.modality is not Modality.TOKENS):
         return None
-    ids_T = np.asarray(batch[name])[row]
-    if ids_T.ndim != 1 or not np.issubdtype(ids_T.dtype, np.integer):
+    num_examples = count_examples(batch)
+    ids_RxT = np.asarray(batch[name])[index::num_examples]
+    if ids_RxT.ndim != 2 or not np.issubdtype(ids_RxT.dtype, np.integer):
         return None
-    length = len(ids_T)
-    if name == "tokens" and "lengths" in batch:
-        length = int(np.asarray(batch["lengths"])[row])
-    elif task.interface.pad_id is not None:
-        length = int(np.flatnonzero(ids_T != task.interface.pad_id).max(initial=-1)) + 1
-    return [int(token) for token in ids_T[:length]]
-
-
-def map_lengths(maps: Mapping[str, Any], sites: Sequence[Site]) -> dict[str, int]:
-    """Return the number of positions of every axis from the shapes of whole maps."""
-    lengths: dict[str, int] = {}
-    for site in sites:
-        queries, keys = maps[site.name].weights.shape[-2:]
-        lengths |= {site.query.name: queries, site.key.name: keys}
-    return lengths
+    lengths = np.asarray(batch["lengths"])[index::num_examples] if name == "tokens" and "lengths" in batch else None
+    rows = []
+    for number, ids_T in enumerate(ids_RxT):
+        length = len(ids_T)
+        if lengths is not None:
+            length = int(lengths[number])
+        elif task.interface.pad_id is not None:
+            length = int(np.flatnonzero(ids_T != task.interface.pad_id).max(initial=-1)) + 1
+        rows.append([int(token) for token in ids_T[:length]])
+    return rows
