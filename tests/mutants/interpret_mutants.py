@@ -33,4 +33,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not example < len(self.queries):",
         ("tests/interpret/test_load.py",),
     ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "low, high = (low, middle) if plays else (middle, high)",
+        "low, high = (middle, high) if plays else (low, middle)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "next(step for step in steps if step > last_without)",
+        "next(step for step in steps if step >= last_without)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if start is not None and start.step <= step]",
+        "if start is not None]",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if nearest is None or nearest.step < saved:",
+        "if nearest is None:",
+        ("tests/interpret/test_role_onset.py",),
+    ),
 )

@@ -3,7 +3,7 @@
 import dataclasses
 import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -169,6 +169,16 @@ def _rollback_target(run: TrainingRun, request: RollbackRequest | None, steps: l
 
 def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
     write_json(directory.rollback_file, add_checksum(to_config(rewind)))
+
+
+def record_skipped_batches(directory: RunDirectory, ranges: Sequence[BatchRange]) -> None:
+    """Record the batches that a new run leaves out from its start, without a rollback.
+
+    Args:
+        directory: The run directory.
+        ranges: The ranges of batches, merged.
+    """
+    _record_rewind(directory, RollbackRecord(step=None, skip=0, skipped_batches=tuple(ranges), going_back_to=None))
 
 
 def training_batches(run: TrainingRun, components: TrainingComponents) -> CheckedBatches:

@@ -179,7 +179,7 @@ def _accumulate_gradients(
         _, aux = objective.loss_fn(view, batch, denominators, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
-    microbatches = jax.tree.map(lambda x: _split_microbatches(x, num_microbatches), dict(batch))
+    microbatches = jax.tree.map(lambda x: split_microbatches(x, num_microbatches), dict(batch))
     keys = jax.random.split(key, num_microbatches)
     shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], microbatches), keys[0], None))
     counts: Counts = {}
@@ -224,7 +224,12 @@ def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> 
     return value, aux._replace(metrics=metrics)
 
 
-def _split_microbatches(x: Array, parts: int) -> Array:
+def split_microbatches(x: Array, parts: int) -> Array:
+    """Cut an array of a batch into equal parts, [rows, ...] to [parts, rows / parts, ...].
+
+    Raises:
+        ValueError: If the rows do not divide evenly.
+    """
     if x.shape[0] % parts:
         raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into num_microbatches={parts} equal parts")
     # Strided, so that each microbatch has rows of every device.
