@@ -13,7 +13,7 @@ from transformer.config import Range, UserError, suggest_nearest
 
 if TYPE_CHECKING:  # imports jax
     from transformer.interpret.head_ablation import Head
-    from transformer.maps.head_ablation_record import CheckpointAblation, HeadAblationRecord, LossDifference
+    from transformer.maps.head_ablation_record import CheckpointAblation, LossDifference
 
 _WITHIN_LAYERS = "layer"
 

@@ -243,7 +243,7 @@ class HeldOutLoss:
 
     @functools.cached_property
     def _gate_gradients(self) -> Any:
-        """The function to the gradients [L, B, H], sums of head outputs over counted positions [L, H, D], and counts."""
+        """The compiled function to gradients [L, B, H], and to sums [L, H, D] and counts [L] of the counted outputs."""
 
         def measure(
             state: TrainState, batch: Batch, key: Array, derivatives_K: Array
