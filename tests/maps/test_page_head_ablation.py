@@ -122,7 +122,7 @@ def test_the_chosen_heads_loss_stands_beside_its_map(visit, report) -> None:  # 
         "Loss without this head: +1.2 (+0.95 to +1.45); with its mean output: −0.5. Importance 0.0625. "
         "Step 0, validation."
     )
-    page.locator("body").press("h")
+    page.locator("body").press("l")
     wait_until(page, "document.getElementById('knock-out').textContent.includes('+1.3 (')")
     page.evaluate(f"location.hash = '{VIEW}800'")
     wait_until(page, "document.getElementById('knock-out').textContent.includes('Step 800')")
@@ -139,12 +139,13 @@ def test_figures_of_pruning_and_of_importance(visit, report, run) -> None:  # no
     assert "is 0.75 (−0.25 where a head's mean" in note
     titles = page.locator("#head-ablation .figure-head > strong").all_inner_texts()
     assert titles == ["Heads removed one after the other", "Importance and knock-out over training"]
-    labels = [svg.get_attribute("aria-label") or "" for svg in page.locator("#head-ablation svg").all()]
     heads = page.locator("#head-ablation").inner_text()
     assert "least important first" in heads
     assert "random orders" in heads
-    assert any("loss over heads removed" in label for label in labels)
-    assert page.locator("#head-ablation path.band").count() == 1
+    page.locator("#pruning").scroll_into_view_if_needed()
+    wait_until(page, "document.querySelectorAll('#pruning path.band').length === 1")
+    assert page.locator("#pruning path.stroke").count() == 2
+    assert page.locator("#importance-correlation path.stroke").count() == 2
     bare = visit(write_report(run.directory))
     assert bare.locator("#head-ablation-panel").is_hidden()
     assert bare.locator("#knock-out").is_hidden()

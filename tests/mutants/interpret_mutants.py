@@ -9,4 +9,52 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not example < len(self.queries):",
         ("tests/interpret/test_load.py",),
     ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "value = (1 - gates_Lx1x1xHx1) * replacement_Lx1x1xHxD",
+        "value = gates_Lx1x1xHx1 * replacement_Lx1x1xHxD",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "np.abs(gradients_NxU).sum(axis=1)",
+        "np.abs(gradients_NxU.sum(axis=1))",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "jnp.any(value != 0, axis=(3, 4))",
+        "jnp.any(value == value, axis=(3, 4))",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "gates_NxN[number:, head] = 0",
+        "gates_NxN[number + 1 :, head] = 0",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "1 + first: -1, 1 + second: -1, 0: 1",
+        "1 + first: -1, 1 + second: -1, 0: -1",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "np.any(sums_VxUxK[0] != 0, axis=-1)",
+        "np.any(sums_VxUxK[0] > -1, axis=-1)",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "math.sqrt(self.num_units * np.var(influences_U, ddof=1))",
+        "math.sqrt(np.var(influences_U, ddof=1))",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
+    Mutant(
+        "transformer/interpret/head_ablation.py",
+        "np.allclose(summed[name], sums[name], rtol=_ROUNDING, atol=_ROUNDING)",
+        "np.shape(summed[name]) == np.shape(sums[name])",
+        ("tests/interpret/test_head_ablation.py",),
+    ),
 )

@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 
-from transformer.config import NonNegativeInt, to_config
+from transformer.config import NonNegativeInt, UserError, to_config
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.storage.json_reading import read_dataclass
 
@@ -90,6 +90,10 @@ class PruningCurve:
     order: PruningOrder
     heads: tuple[NonNegativeInt, ...]
     losses: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.losses) != len(self.heads) + 1:
+            raise UserError(f"a pruning curve of {len(self.heads)} heads has {len(self.losses)} losses: it has one more")
 
 
 @dataclasses.dataclass(frozen=True)
