@@ -93,7 +93,7 @@ class PruningCurve:
 
     def __post_init__(self) -> None:
         if len(self.losses) != len(self.heads) + 1:
-            raise UserError(f"a pruning curve of {len(self.heads)} heads has {len(self.losses)} losses: it has one more")
+            raise UserError(f"the pruning of {len(self.heads)} heads has {len(self.losses)} losses: it has one more")
 
 
 @dataclasses.dataclass(frozen=True)
