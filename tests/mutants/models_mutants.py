@@ -4,6 +4,66 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/models/activation_names.py",
+        'outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm")',
+        'outside_layers = scopes and scopes[-1] in ("embedding_norm",)',
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/activations.py",
+        "if decodes and position_RxT is None else position_RxT",
+        "if position_RxT is None else position_RxT",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/edits.py",
+        "jnp.where(entries < 0, entries + size, entries)",
+        "entries",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/edits.py",
+        "value = jnp.repeat(value, rows // value.shape[example], axis=example)",
+        "value = jnp.tile(value, (1, rows // value.shape[example], *(1 for _ in axes[2:])))",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/edits.py",
+        "axis=position), index < length",
+        "axis=position), index <= length",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/edits.py",
+        "return jnp.where(edit.mask, new, x)",
+        "return new",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/edits.py",
+        "return replace(name, total / jnp.sum(counted_BxT), **where)",
+        "return replace(name, total / counted_BxT.size, **where)",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/named_values.py",
+        "yield from paths * inner[2]",
+        "yield from paths",
+        ("tests/models/test_non_finite_values.py",),
+    ),
+    Mutant(
+        "transformer/models/named_values.py",
+        "return slice(start, start + count)",
+        "return slice(0, count)",
+        ("tests/models/test_activations.py",),
+    ),
+    Mutant(
+        "transformer/models/non_finite_values.py",
+        "for name, number in execution_order(closed):",
+        "for name, number in sorted(execution_order(closed)):",
+        ("tests/models/test_non_finite_values.py",),
+    ),
+    Mutant(
         "transformer/models/convolutional_classifier.py",
         "not 0 <= at < count for at in self.attention_stages",
         "not at < count for at in self.attention_stages",

@@ -4,9 +4,11 @@ The function is traced once as it stands, and its trace is evaluated with the ch
 stream between scanned layers, is one array with a leading axis of its occurrences.
 """
 
+import collections
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +18,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 PyTree = Any
 # A change of each occurrence of a value: a function of the occurrence's entry of `arrays` and of the value.
 ApplyChange = Callable[[PyTree, jax.Array], jax.Array]
+# What is returned of each occurrence of a value.
+Summarize = Callable[[jax.Array], PyTree]
 
 
 class Occurrences(NamedTuple):
@@ -53,29 +57,48 @@ def find_named_values(closed: ClosedJaxpr) -> dict[str, Occurrences]:
     return _find(closed.jaxpr, "")
 
 
+def execution_order(closed: ClosedJaxpr) -> list[tuple[str, int]]:
+    """Return the path and the number of every occurrence of a named value, in the order in which they are computed."""
+    counts: collections.Counter[str] = collections.Counter()
+    order = []
+    for path in _paths_in_order(closed.jaxpr, ""):
+        order.append((path, counts[path]))
+        counts[path] += 1
+    return order
+
+
 def evaluate(
-    closed: ClosedJaxpr, args: Sequence[jax.Array], names: Collection[str], changes: Mapping[str, Sequence[Change]]
-) -> tuple[list[jax.Array], dict[str, jax.Array]]:
+    closed: ClosedJaxpr,
+    args: Sequence[jax.Array],
+    summaries: Mapping[str, Summarize],
+    changes: Mapping[str, Sequence[Change]],
+) -> tuple[list[jax.Array], dict[str, PyTree]]:
     """Evaluate a trace with changes of named values.
 
     Args:
         closed: The trace.
         args: Its flat arguments.
-        names: The paths of the values to return, as they are after their changes.
+        summaries: What to return of values, by path: a function of the value, as it is after its changes.
         changes: Changes by path, applied in their order.
 
     Returns:
-        The flat results, and the values with a leading axis of occurrences.
+        The flat results, and the summaries with a leading axis of occurrences.
     """
-    evaluation = _Evaluation(frozenset(names), {path: tuple(c.apply for c in own) for path, own in changes.items()})
-    arrays = {path: tuple(change.arrays for change in own) for path, own in changes.items()}
+    functions = {path: tuple(change.apply for change in own_changes) for path, own_changes in changes.items()}
+    evaluation = _Evaluation(summaries, functions)
+    arrays = {path: tuple(change.arrays for change in own_changes) for path, own_changes in changes.items()}
     return evaluation.run(closed.jaxpr, closed.consts, args, "", arrays)
 
 
+def _own_scope(equation: Any) -> str:
+    """The scope of an equation in its program; transformations, as in "vmap(experts)", are left out."""
+    names = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack)).split("/")
+    return "/".join(name for name in names if name)
+
+
 def _path(scope: str, equation: Any) -> str:
-    """The scope of an equation within that of its program; transformations, as in "vmap(experts)", are left out."""
-    own = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack))
-    return "/".join(part for part in (*scope.split("/"), *own.split("/")) if part)
+    """The scope of an equation, whose program has a scope itself."""
+    return "/".join(part for part in (scope, _own_scope(equation)) if part)
 
 
 def _inner_program(equation: Any) -> tuple[Jaxpr, Sequence[Any], int] | None:
@@ -101,7 +124,7 @@ def _named_path(scope: str, equation: Any) -> str:
 
 
 def _find(program: Jaxpr, scope: str) -> dict[str, Occurrences]:
-    found: dict[str, Occurrences] = {}
+    occurrences: dict[str, Occurrences] = {}
     for equation in program.eqns:
         if _is_named_value(equation):
             aval: Any = equation.outvars[0].aval
@@ -109,9 +132,18 @@ def _find(program: Jaxpr, scope: str) -> dict[str, Occurrences]:
         else:
             new = _find_inside(equation, scope)
         for path, (number, shape) in new.items():
-            earlier = found.get(path, Occurrences(0, shape))
-            found[path] = Occurrences(earlier.number + number, shape if shape == earlier.shape else None)
-    return found
+            earlier = occurrences.get(path, Occurrences(0, shape))
+            occurrences[path] = Occurrences(earlier.number + number, shape if shape == earlier.shape else None)
+    return occurrences
+
+
+def _paths_in_order(program: Jaxpr, scope: str) -> Iterator[str]:
+    for equation in program.eqns:
+        if _is_named_value(equation):
+            yield _named_path(scope, equation)
+        elif (inner := _inner_program(equation)) is not None:
+            paths = list(_paths_in_order(inner[0], _path(scope, equation)))
+            yield from paths * inner[2]
 
 
 def _find_inside(equation: Any, scope: str) -> dict[str, Occurrences]:
@@ -120,24 +152,24 @@ def _find_inside(equation: Any, scope: str) -> dict[str, Occurrences]:
     if inner is None:
         return {}
     program, _, times = inner
-    found = _find(program, _path(scope, equation))
-    return {path: Occurrences(times * number, shape) for path, (number, shape) in found.items()}
+    inside = _find(program, _path(scope, equation))
+    return {path: Occurrences(times * number, shape) for path, (number, shape) in inside.items()}
 
 
 class _Evaluation(NamedTuple):
     """The evaluation of a trace.
 
     Attributes:
-        names: The paths of the values to return.
+        summaries: What to return of values, by path.
         functions: The functions of the changes, by path.
     """
 
-    names: frozenset[str]
+    summaries: Mapping[str, Summarize]
     functions: Mapping[str, tuple[ApplyChange, ...]]
 
     def run(
         self, program: Jaxpr, consts: Sequence[Any], args: Sequence[Any], scope: str, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         """Evaluate a program.
 
         Args:
@@ -148,11 +180,11 @@ class _Evaluation(NamedTuple):
             arrays: The arrays of the changes of its named values, by path.
 
         Returns:
-            The results, and the values of `names` with a leading axis of occurrences.
+            The results, and the summaries with a leading axis of occurrences.
         """
         values: dict[Any, Any] = dict(zip((*program.constvars, *program.invars), (*consts, *args), strict=True))
         occurrences: dict[str, int] = {}
-        collected: dict[str, list[jax.Array]] = {}
+        collected: dict[str, list[PyTree]] = {}
 
         def read(variable: Any) -> Any:
             return variable.val if isinstance(variable, Literal) else values[variable]
@@ -165,19 +197,23 @@ class _Evaluation(NamedTuple):
         for equation in program.eqns:
             inputs = [read(variable) for variable in equation.invars]
             inner = _find_inside(equation, scope)
-            with equation.ctx.manager:
+            own_scope = _own_scope(equation)
+            with equation.ctx.manager, jax.named_scope(own_scope) if own_scope else contextlib.nullcontext():
                 if _is_named_value(equation):
                     path = _named_path(scope, equation)
                     (value,) = inputs
                     if path in arrays:
                         entry = _take(arrays[path], next_entries(path, 1).start)
-                        for function, own in zip(self.functions[path], entry, strict=True):
-                            value = function(own, value)
-                    if path in self.names:
-                        collected.setdefault(path, []).append(value[None])
-                    results = [value]
-                elif any(path in self.names or path in self.functions for path in inner):
-                    entries_by_path = {path: next_entries(path, found.number) for path, found in inner.items()}
+                        for function, own_arrays in zip(self.functions[path], entry, strict=True):
+                            value = function(own_arrays, value)
+                    results = _bind(equation, [value])  # named again, for policies of rematerialization
+                    if path in self.summaries:
+                        summary = jax.tree.map(lambda leaf: leaf[None], self.summaries[path](results[0]))
+                        collected.setdefault(path, []).append(summary)
+                elif any(path in self.summaries or path in self.functions for path in inner):
+                    entries_by_path = {
+                        path: next_entries(path, value_occurrences.number) for path, value_occurrences in inner.items()
+                    }
                     own_arrays = {
                         path: _take(arrays[path], entries)
                         for path, entries in entries_by_path.items()
@@ -189,12 +225,15 @@ class _Evaluation(NamedTuple):
                 else:
                     results = _bind(equation, inputs)
             values.update(zip(equation.outvars, results, strict=True))
-        joined = {path: jnp.concatenate(parts) if len(parts) > 1 else parts[0] for path, parts in collected.items()}
+        joined = {
+            path: jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if len(parts) > 1 else parts[0]
+            for path, parts in collected.items()
+        }
         return [read(variable) for variable in program.outvars], joined
 
     def _run_inner(
         self, equation: Any, inputs: list[Any], scope: str, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         inner = _inner_program(equation)
         assert inner is not None
         program, consts, length = inner
@@ -210,7 +249,7 @@ class _Evaluation(NamedTuple):
 
     def _run_scan(
         self, equation: Any, inputs: list[Any], run: Callable[..., Any], length: int, arrays: Mapping[str, PyTree]
-    ) -> tuple[list[Any], dict[str, jax.Array]]:
+    ) -> tuple[list[Any], dict[str, PyTree]]:
         """Run a scan whose body also reads the arrays of its own occurrences and returns its values."""
         body = equation.params["jaxpr"].jaxpr
         # Scanned arrays have one axis more than the body sees; what is carried has the same outside.
@@ -236,8 +275,7 @@ class _Evaluation(NamedTuple):
 
         options = {name: equation.params[name] for name in ("length", "reverse", "unroll")}
         final, (stacked, returned) = jax.lax.scan(step, initial, (scanned, by_iteration), **options)
-        merged = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in returned.items()}
-        return [*final, *stacked], merged
+        return [*final, *stacked], jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), returned)
 
 
 def _take(arrays: PyTree, entries: int | slice) -> PyTree:
