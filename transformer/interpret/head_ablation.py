@@ -256,7 +256,7 @@ class HeldOutLoss:
             args = (state, batch, key)
             closed, _ = trace(run_step, *args)
             names = [edited.activation for edited in self.edited_sites]
-            _, outputs = evaluate(closed, jax.tree.leaves(args), names, {})
+            _, outputs = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, jnp.asarray), {})
 
             def weighted_sum(gates: Mapping[str, Array], offsets: Mapping[str, Array]) -> Array:
                 edits = [edit for name in names for edit in (scale(name, gates[name]), add(name, offsets[name]))]
