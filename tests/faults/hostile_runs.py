@@ -21,6 +21,7 @@ READERS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("train", ()),
     ("maps", ()),
     ("maps", ("--text=one", "--target_language=de")),
+    ("ablate_heads", ("--num_batches=1",)),
     ("model_sizes", ()),
     ("scaling_laws", ()),
     (

@@ -24,6 +24,7 @@ RIGHT = {
     "evaluate": ("--workdir={d}/translation",),
     "generate": ("--workdir={d}/translation", "--target_language=de", "--text=one", "--no_maps"),
     "maps": ("--workdir={d}/translation",),
+    "ablate_heads": ("--workdir={d}/translation", "--num_batches=1"),
     "alignment_error_rate": (
         "--workdir={d}/translation",
         "--source_text={d}/s",
@@ -47,7 +48,7 @@ RIGHT = {
     # The text of a translation, which has no token shards: a corpus would be tokenized for each word.
     "tokenize": ("--config={o}/config.py",),
 }
-_RUNS = ("evaluate", "generate", "maps", "alignment_error_rate", "model_sizes")
+_RUNS = ("evaluate", "generate", "maps", "ablate_heads", "alignment_error_rate", "model_sizes")
 
 
 def declared(command: str) -> Command:

@@ -295,6 +295,7 @@ COMMANDS = (
         "evaluate",
         "generate",
         "maps",
+        "ablate_heads",
         "alignment_error_rate",
         "model_sizes",
         "convert",

@@ -192,6 +192,11 @@ class RunDirectory:
         return self.path / "report.html"
 
     @property
+    def head_ablation_file(self) -> Path:
+        """What each head is worth, as `launch.ablate_heads` measured it."""
+        return self.path / "head_ablation.json"
+
+    @property
     def attempts_file(self) -> Path:
         """Of a trial of a sweep: when workers started it and stopped in good order, a JSON object per line."""
         return self.path / _ATTEMPTS

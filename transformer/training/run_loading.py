@@ -189,6 +189,21 @@ def load_run(
     run.read_checkpoint(step, lambda checkpoint: checkpoint.leaves)  # before the data are read
     with restrict_downloads(trusted):
         components = build_components(run.experiment, run.directory.path, single_device_placement())
+    return run.experiment, components, read_state(run, components, step)
+
+
+def read_state(run: RecordedRun, components: TrainingComponents, step: int | None) -> TrainState:
+    """Read the training state of a checkpoint, without optimizers.
+
+    Args:
+        run: The run.
+        components: The run's components.
+        step: The step of the checkpoint; None is the newest valid one.
+
+    Raises:
+        UserError: If the run has no such checkpoint, or its training diverged.
+        DamagedCheckpoint: If the checkpoint is damaged.
+    """
 
     def read(checkpoint: StoredCheckpoint) -> dict[str, Any]:
         return {
@@ -198,7 +213,7 @@ def load_run(
         }
 
     _, parts = run.read_checkpoint(step, read)
-    return run.experiment, components, TrainState(**parts, optimizers={}, hyperparameters={})
+    return TrainState(**parts, optimizers={}, hyperparameters={})
 
 
 def load_ensemble(

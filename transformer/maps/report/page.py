@@ -7,6 +7,7 @@ from typing import Any
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.axis_metadata import axis_media_blocks, axis_metadata
+from transformer.maps.report.head_ablation import head_ablation_payload
 from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.payload import DataBlock, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
@@ -124,6 +125,7 @@ def _render_undamaged(
             # Two runs of one config differ in their directories.
             for run_facts, directory in ((facts["otherRun"], RunDirectory(parse_path(compare_to))), (facts, run)):
                 run_facts["title"] = f"{run_facts['title']} ({directory.path.resolve().name})"
+    facts["headAblation"] = head_ablation_payload(run, store.sites)
     facts["history"], blocks = history_payload(store, run, budget, other)
     return _render_within_budget(budget, facts, blocks, store, other, version)
 
@@ -245,6 +247,7 @@ def _store_facts(store: MapStore) -> dict[str, Any]:
         "omittedSteps": [],
         "initialView": initial_view(store),
         "roles": roles_data(store),
+        "headAblation": None,
         "otherRun": None,
         "projections": None,
     }

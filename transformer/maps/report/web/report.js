@@ -31,6 +31,7 @@ import { weightScale } from "./canvas_pixels.js";
 import { missingDataText, poolingText, runFacts, showReading } from "./captions.js";
 import { initComparison, showComparison, toggleComparison } from "./comparison.js";
 import { showConfig } from "./config_table.js";
+import { addHeadAblation, showKnockOut } from "./head_ablation.js";
 import { EXPORT_ACTIONS, valueName } from "./head_export.js";
 import { drawHeadGrid, numberedName } from "./head_grid.js";
 import { drawHeadHistory } from "./head_history.js";
@@ -203,6 +204,7 @@ function renderControls() {
   showComparison(state);
   showValueWeighting(state);
   selectRole(state);
+  showKnockOut(state);
   renderDrawingChoice();
   if (sampleSplit === undefined) return;
   byId("samples-panel").hidden = false;
@@ -386,6 +388,7 @@ function buildPage() {
   drawSampleSplits(sampleSplit, chooseSplit);
   renderRoles((chosen) => changeState(chosen));
   initComparison(state, changeState);
+  addHeadAblation();
   addMetricCurves((step) => (setPlaying(false), changeState({ step: nearestStep(step) })));
 }
 

@@ -139,6 +139,27 @@ export interface SiteProjections {
   queryKeyVectors: { depth: number; groups: number; scale: number; whole: boolean } | null;
 }
 
+/** A difference of losses, and the ends of its interval. */
+export type LossDifference = [number, number | null, number | null];
+
+export interface AblatedCheckpoint {
+  step: number;
+  loss: number;
+  units: number;
+  /** Of importance with the loss differences of zeroed and of mean-ablated heads. */
+  correlations: [number, number];
+  /** Site, layer, head, the loss differences when it is zeroed and mean-ablated, and its importance. */
+  heads: [number, number, number, LossDifference, LossDifference, number][];
+}
+
+/** What each head is worth, as launch.ablate_heads measured it. */
+export interface HeadAblation {
+  split: string;
+  unit: string;
+  checkpoints: AblatedCheckpoint[];
+  pruning: { step: number; curves: ["importance" | "knock_out" | "random", number[]][] } | null;
+}
+
 export interface ReportData {
   title: string;
   singleText: boolean;
@@ -173,6 +194,7 @@ export interface ReportData {
     sites: { tables: StatisticsTable[]; changes: [string, number, number, number[]][] }[];
     roles: RoleOnset[];
   };
+  headAblation: HeadAblation | null;
   otherRun: OtherRun | null;
   projections: SiteProjections[] | null;
 }
