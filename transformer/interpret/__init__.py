@@ -9,6 +9,13 @@ from transformer.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from transformer.interpret.activation_cache import ActivationCache
+    from transformer.interpret.attribution import (
+        DirectLogitAttribution,
+        direct_logit_attribution,
+        logit_lens,
+        path_patch,
+        source_attribution,
+    )
     from transformer.interpret.load import LoadedModel
     from transformer.interpret.named_maps import AttentionMaps, LayerMaps, SiteMaps
     from transformer.interpret.show_weights import show_weights
@@ -19,15 +26,20 @@ else:
 __all__ = [
     "ActivationCache",
     "AttentionMaps",
+    "DirectLogitAttribution",
     "Edit",
     "LayerMaps",
     "LoadedModel",
     "SiteMaps",
     "add",
+    "direct_logit_attribution",
     "fix_pattern",
+    "logit_lens",
+    "path_patch",
     "replace",
     "replace_by_mean",
     "scale",
     "show_weights",
+    "source_attribution",
     "zero",
 ]

@@ -89,7 +89,8 @@ def compute_activations(
         UserError: If an edit does not fit its activation.
     """
     check_edits(edits, activation_occurrences(model, inputs))
-    return _run(model, names, variables, dict(inputs), tuple(edits))
+    outputs, activations = _run(model, names, variables, dict(inputs), tuple(edits))
+    return outputs, {name: activations[name] for name in names}  # a compiled program returns them sorted
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture
@@ -150,7 +151,7 @@ class EditedModel(Model):
             with request_activations(_requested_names((), self.edits)):
                 return self.unedited.init_cache(variables, inputs, num_beams=num_beams, length=length)
 
-        return _run(prefill, (variables, dict(inputs)), (), self.edits, part_of_decoding=True)[0]
+        return _run(prefill, (variables, dict(inputs)), (), self.edits, decodes=True)[0]
 
     def step(
         self,
@@ -169,10 +170,9 @@ class EditedModel(Model):
 
         rows = cache.rows
         position_R = rows.get("position") if isinstance(rows, Mapping) else getattr(rows, "position", None)
-        results, _ = _run(
-            step, (variables, cache, tokens_R, key), (), self.edits, part_of_decoding=True, position_R=position_R
-        )
-        return results
+        position_Rx1 = None if position_R is None else position_R[:, None]
+        args = (variables, cache, tokens_R, key)
+        return _run(step, args, (), self.edits, decodes=True, position_RxT=position_Rx1)[0]
 
 
 def _requested_names(names: Sequence[str], edits: Sequence[Edit]) -> list[str]:
@@ -185,8 +185,8 @@ def _run(
     names: Sequence[str],
     edits: Sequence[Edit],
     *,
-    part_of_decoding: bool = False,
-    position_R: Int[Array, " R"] | None = None,
+    decodes: bool = False,
+    position_RxT: Int[Array, "R T"] | None = None,
 ) -> tuple[PyTree, dict[str, Array]]:
     """Run a function of the model with edits, and return its results and the activations of the names.
 
@@ -195,8 +195,8 @@ def _run(
         args: Its arguments.
         names: The names of the activations.
         edits: The edits.
-        part_of_decoding: Whether it is the prefill or a step of decoding, which need not have what is edited.
-        position_R: The position that a step decodes, of each row.
+        decodes: Whether it is the prefill or a step of decoding, which need not have what is edited.
+        position_RxT: The positions of the text that a step reads, of each row; None means that all are read.
     """
     closed, structure = trace(function, *args)
     occurrences = find_named_values(closed)
@@ -204,13 +204,23 @@ def _run(
     for name in dict.fromkeys(names):
         _check_name(name, occurrences)
     for edit in edits:
-        if part_of_decoding and edit.name not in occurrences:
+        if decodes and edit.name not in occurrences:
             continue
         _check_name(edit.name, occurrences)
-        changes.setdefault(edit.name, []).append(resolve_edit(edit, occurrences[edit.name], position_R))
+        own = occurrences[edit.name]
+        positions = _prefilled_positions(edit.name, own) if decodes and position_RxT is None else position_RxT
+        changes.setdefault(edit.name, []).append(resolve_edit(edit, own, positions))
     flat, activations = evaluate(closed, jax.tree.leaves(args), names, changes)
     named = {name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names}
     return jax.tree.unflatten(structure, flat), named
+
+
+def _prefilled_positions(name: str, occurrences: Occurrences) -> Int[Array, "1 T"] | None:
+    """The positions of an activation in a prefill, which begins a text; None if it has none."""
+    kind = activation_kind(name)
+    if kind is None or occurrences.shape is None or "position" not in kind.axes:
+        return None
+    return jnp.arange(occurrences.shape.shape[kind.axes.index("position")])[None]
 
 
 def _is_single(name: str, occurrences: Occurrences) -> bool:

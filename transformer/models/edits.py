@@ -14,7 +14,8 @@ from transformer.models.activation_names import HEADS, STREAM, activation_kind
 from transformer.models.named_values import Change, Occurrences
 
 # Which entries of an axis an edit changes: one number, several, or arrays of them, which may be traced.
-Index = int | Sequence[int] | Int[Array, "..."]
+Index = int | Sequence[int] | Int[Array | np.ndarray, "..."]
+_CHOSEN_AXES = ("layer", "example", "position", "head", "key", "feature")
 
 
 @pytree_dataclass
@@ -46,10 +47,15 @@ class Edit:
     keys: Index | None = None
     features: Index | None = None
 
+    def __post_init__(self) -> None:
+        # Several numbers are one array: a list would be several leaves of the pytree.
+        for axis, chosen in self.choices().items():
+            if isinstance(chosen, Sequence):
+                object.__setattr__(self, f"{axis}s", np.asarray(chosen))
+
     def choices(self) -> dict[str, Any]:
         """The chosen entries by axis, of the axes on which some are chosen."""
-        axes = ("layer", "example", "position", "head", "key", "feature")
-        return {axis: chosen for axis in axes if (chosen := getattr(self, f"{axis}s")) is not None}
+        return {axis: chosen for axis in _CHOSEN_AXES if (chosen := getattr(self, f"{axis}s")) is not None}
 
 
 def zero(name: str, **where: Any) -> Edit:
@@ -147,13 +153,15 @@ def _apply_edit(edit: _ResolvedEdit, x: Array) -> Array:
     return jnp.where(edit.mask, new, x)
 
 
-def resolve_edit(edit: Edit, occurrences: Occurrences, position_R: Array | None) -> Change:
+def resolve_edit(edit: Edit, occurrences: Occurrences, position_RxT: Int[Array, "R T"] | None = None) -> Change:
     """Spread an edit over the occurrences of its activation.
 
     Args:
         edit: The edit.
         occurrences: The occurrences.
-        position_R: The position that a step of decoding reads, of each row; None if the pass has all positions.
+        position_RxT: In decoding, the positions of the text that a pass reads, of each row; R = 1 for all rows alike.
+            There an edit may choose positions, and have values for some, that this pass does not read. None means that
+            the pass reads the whole text.
 
     Raises:
         UserError: If the edit does not fit the activation.
@@ -167,22 +175,25 @@ def resolve_edit(edit: Edit, occurrences: Occurrences, position_R: Array | None)
     choices = edit.choices()
     if unknown := sorted(set(choices) - set(axes)):
         raise UserError(f"an edit of {edit.name} chooses {unknown[0]}s: it has the axes {', '.join(axes)}")
-    if position_R is not None and "example" in axes:  # where beams are no rows, those of an example have one position
-        position_R = position_R.reshape(shape[axes.index("example")], -1)[:, 0]
+    if not {"example", "position"} <= set(axes):
+        position_RxT = None
+    elif position_RxT is not None and len(position_RxT) > 1:
+        # Where beams are no rows, those of an example have one position.
+        position_RxT = position_RxT[:: len(position_RxT) // shape[axes.index("example")]]
     mask = jnp.ones((1,) * len(shape), bool)
     for axis, chosen in choices.items():
-        number = axes.index(axis)
-        if axis == "position" and position_R is not None:
-            is_chosen = jnp.isin(position_R, _checked_index(edit, axis, chosen, None))
-            mask = mask & is_chosen.reshape(1, -1, *(1 for _ in shape[2:]))
+        size = shape[axes.index(axis)]
+        if axis == "position" and position_RxT is not None:
+            is_chosen_RxT = jnp.isin(position_RxT, _checked_index(edit, axis, chosen, None))
+            mask = mask & _on_axes(is_chosen_RxT, axes, ("example", "position"))
         else:
-            size = shape[number]
             index = _checked_index(edit, axis, chosen, size)
             is_chosen = jnp.isin(jnp.arange(size), jnp.where(index < 0, index + size, index))
-            mask = mask & is_chosen.reshape(*(1 for _ in shape[:number]), size, *(1 for _ in shape[number + 1 :]))
+            mask = mask & _on_axes(is_chosen, axes, (axis,))
     value = None if edit.value is None else jnp.asarray(edit.value)
-    if value is not None and position_R is not None and "position" in axes:
-        value, mask = _value_at_positions(value, axes, position_R, mask)
+    if value is not None and position_RxT is not None:
+        value, has_value = _value_at_positions(value, axes, position_RxT)
+        mask = mask & has_value
     arrays = _ResolvedEdit(
         _spread(edit, "mask", mask, shape),
         None if edit.factor is None else _spread(edit, "factor", jnp.asarray(edit.factor), shape),
@@ -191,7 +202,31 @@ def resolve_edit(edit: Edit, occurrences: Occurrences, position_R: Array | None)
     return Change(_apply_edit, arrays)
 
 
-def _checked_index(edit: Edit, axis: str, chosen: Index, size: int | None) -> Array:
+def _on_axes(array: Array, axes: tuple[str, ...], own_axes: tuple[str, ...]) -> Array:
+    """Give an array of some axes all of them, of size 1 where it has none."""
+    order = sorted(range(len(own_axes)), key=lambda number: axes.index(own_axes[number]))
+    sizes = dict(zip(own_axes, array.shape, strict=True))
+    return jnp.transpose(array, order).reshape([sizes.get(axis, 1) for axis in axes])
+
+
+def _value_at_positions(
+    value: Array, axes: tuple[str, ...], position_RxT: Int[Array, "R T"]
+) -> tuple[Array, Bool[Array, "..."]]:
+    """The value of an edit at the positions that a pass reads, and where it has one: not beyond its last position."""
+    value = value.reshape((1,) * (len(axes) - value.ndim) + value.shape)
+    example, position = axes.index("example"), axes.index("position")
+    rows, length = len(position_RxT), value.shape[position]
+    if 1 < value.shape[example] < rows:
+        value = jnp.repeat(value, rows // value.shape[example], axis=example)
+    index = _on_axes(position_RxT, axes, ("example", "position"))
+    if length == 1:
+        return value, jnp.ones_like(index, bool)
+    if rows > 1:
+        value = jnp.broadcast_to(value, (*value.shape[:example], rows, *value.shape[example + 1 :]))
+    return jnp.take_along_axis(value, jnp.minimum(index, length - 1), axis=position), index < length
+
+
+def _checked_index(edit: Edit, axis: str, chosen: Any, size: int | None) -> Array:
     """The chosen entries as an array; those that are known are checked."""
     if not isinstance(chosen, jax.core.Tracer):
         values = np.atleast_1d(np.asarray(chosen))
@@ -202,22 +237,6 @@ def _checked_index(edit: Edit, axis: str, chosen: Index, size: int | None) -> Ar
             limit = "at least 0 in decoding" if size is None else f"0 ... {size - 1}"
             raise UserError(f"an edit of {edit.name} chooses {axis}s={chosen}: {axis}s are {limit}")
     return jnp.atleast_1d(jnp.asarray(chosen))
-
-
-def _value_at_positions(value: Array, axes: tuple[str, ...], position_R: Array, mask: Array) -> tuple[Array, Array]:
-    """The value of an edit at the position that each row decodes, and the mask without rows beyond the value's end."""
-    value = value.reshape((1,) * (len(axes) - value.ndim) + value.shape)
-    example, position = axes.index("example"), axes.index("position")
-    rows, length = len(position_R), value.shape[position]
-    if value.shape[example] > 1:
-        value = jnp.repeat(value, rows // value.shape[example], axis=example)
-    if length == 1:
-        return value, mask
-    by_row = [1] * len(axes)
-    by_row[example] = rows
-    index = jnp.minimum(position_R, length - 1).reshape(by_row)
-    value = jnp.broadcast_to(value, (*value.shape[:example], rows, *value.shape[example + 1 :]))
-    return jnp.take_along_axis(value, index, axis=position), mask & (position_R < length).reshape(by_row)
 
 
 def _spread(edit: Edit, part: str, array: Array, shape: tuple[int, ...]) -> Array:
