@@ -189,7 +189,7 @@ def test_in_a_trained_model_a_previous_token_head_feeds_the_induction_heads(trai
     after, repeated = np.arange(1, length), np.arange(data.period, length)
     previous = weights[:, :, :, after, after - 1].mean(axis=(1, 3))
     induction = weights[:, :, :, repeated, repeated - data.period + 1].mean(axis=(1, 3))
-    previous_layer, previous_head = np.unravel_index(previous.argmax(), previous.shape)
+    previous_layer, previous_head = map(int, np.unravel_index(previous.argmax(), previous.shape))
     assert previous_layer == 0
     assert previous.max() > 0.4
     assert induction[0].max() < 0.1
