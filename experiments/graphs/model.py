@@ -112,6 +112,7 @@ class EdgeAttention(Module):
                 builder.parameter(start, (types, depth), ("features", "head_dim")) for _ in range(2)
             )
 
+    @jax.named_scope("attention")
     def __call__(
         self, x_BxNxE: Float[Array, "B N E"], edges_BxNxN: Int[Array, "B N N"], capture: Capture | None
     ) -> tuple[Float[Array, "B N E"], CapturedAttention | None]:

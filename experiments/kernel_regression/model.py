@@ -112,6 +112,7 @@ class KernelRegression(StatelessModule):
         start = jax.nn.initializers.constant(math.log(config.bandwidth))
         self.log_bandwidth = builder.parameter(start, (count,), ("features",))
 
+    @jax.named_scope("attention")
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B Q"], Aux]:
         """Return the prediction at every query; 0 where a query sees no point."""
         log_bandwidth = jnp.asarray(self.log_bandwidth[...], self.dtype)

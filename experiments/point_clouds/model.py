@@ -27,7 +27,13 @@ from transformer.layers.transformer_config import Projections, TransformerConfig
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    BlockStacks,
+    capture_for_stack,
+    final_states,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 STACK, POOLED = "encoder", "classifier/pooling"
 
@@ -111,22 +117,25 @@ class SetTransformer(BlockStacks):
         layers_key, pooling_key = split_key(forward_pass.training_key)
         maps: dict[str, CapturedAttention] = {}
         if self.layers is not None:
-            x_BxNxE, outputs = scan_blocks(
-                self.layers,
-                self.config,
-                self.count,
-                functools.partial(
-                    Block.__call__,
-                    mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-                    capture=capture_for_stack(STACK, forward_pass.capture),
-                ),
-                x_BxNxE,
-                key=layers_key,
+            with jax.named_scope(STACK):
+                x_BxNxE, outputs = scan_blocks(
+                    self.layers,
+                    self.config,
+                    self.count,
+                    functools.partial(
+                        Block.__call__,
+                        mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                        capture=capture_for_stack(STACK, forward_pass.capture),
+                    ),
+                    x_BxNxE,
+                    key=layers_key,
+                )
+                x_BxNxE = final_states(self.norm, x_BxNxE)
+            maps = maps_of_stack(STACK, stack_by_layer(outputs))
+        with jax.named_scope(POOLED):
+            pooled_BxE, captured = self.pool(
+                x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, forward_pass.capture)
             )
-            x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
-        pooled_BxE, captured = self.pool(
-            x_BxNxE, lengths_B, pooling_key, capture_for_site(POOLED, forward_pass.capture)
-        )
         maps |= single_layer_maps(POOLED, captured, forward_pass.capture)
         return self.head.logits(pooled_BxE), Aux(maps, {}, state)
 

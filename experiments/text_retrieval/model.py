@@ -5,6 +5,7 @@ import enum
 import functools
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
@@ -22,7 +23,13 @@ from transformer.layers.transformer_config import PositionEncoding, TransformerC
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import TokenModel, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    TokenModel,
+    capture_for_stack,
+    final_states,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 # One encoder; its maps are named after the text that it reads.
 STACKS = ("source", "target")
@@ -123,23 +130,24 @@ class DualEncoder(TokenModel):
         """Return the pooled states of texts, and the maps of the stack's name."""
         lengths_B = real_lengths(tokens_BxT, self.pad)
         embedding_key, layers_key = split_key(key)
-        x_BxTxE = self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key)
         maps: dict[str, CapturedAttention] = {}
-        if self.layers is not None:
-            x_BxTxE, outputs = scan_blocks(
-                self.layers,
-                self.config,
-                self.count,
-                functools.partial(
-                    Block.__call__,
-                    mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
-                    relative_positions=self.relative(),
-                    capture=capture_for_stack(stack, capture),
-                ),
-                x_BxTxE,
-                key=layers_key,
-            )
-            x_BxTxE, maps = self.norm(x_BxTxE), maps_of_stack(stack, stack_by_layer(outputs))
+        with jax.named_scope(stack):
+            x_BxTxE = self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key)
+            if self.layers is not None:
+                x_BxTxE, outputs = scan_blocks(
+                    self.layers,
+                    self.config,
+                    self.count,
+                    functools.partial(
+                        Block.__call__,
+                        mask=Mask(query_lengths=lengths_B, key_lengths=lengths_B),
+                        relative_positions=self.relative(),
+                        capture=capture_for_stack(stack, capture),
+                    ),
+                    x_BxTxE,
+                    key=layers_key,
+                )
+                x_BxTxE, maps = final_states(self.norm, x_BxTxE), maps_of_stack(stack, stack_by_layer(outputs))
         match self.pooling:
             case Pooling.FIRST:
                 return x_BxTxE[:, 0], maps

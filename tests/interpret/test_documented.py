@@ -1,4 +1,4 @@
-"""docs/tutorials/gpt2_heads.ipynb and the code of docs/guides/interpret.md run as they stand."""
+"""docs/tutorials/gpt2_heads.ipynb and the code of docs/guides/interpret.md and activations.md run as they stand."""
 
 import json
 import re
@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from transformer.models.activation_names import KINDS
 
 
 @pytest.fixture
@@ -39,3 +41,17 @@ def test_the_page_of_the_documentation_runs(root: Path, beside: Path) -> None:
     names: dict = {}
     exec(block, names)
     assert names["maps"]["decoder/self"][0].shape[:2] == (1, 2)
+
+
+def test_the_page_of_activations_runs(root: Path, beside: Path) -> None:
+    page = (root / "docs" / "guides" / "activations.md").read_text()
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert names["lens"].shape[0] == 2
+    assert names["by_head"](names["jnp"].arange(2), names["jnp"].arange(2)).shape == (2, 2)
+
+
+def test_the_page_of_activations_names_all(root: Path) -> None:
+    page = (root / "docs" / "guides" / "activations.md").read_text()
+    assert [kind for kind in KINDS if kind.rpartition("/")[2] not in page] == []

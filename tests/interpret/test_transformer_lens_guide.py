@@ -11,7 +11,9 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+import transformer
 from tests.interpret.conftest import write_weights
+from transformer.models.activations import activation_occurrences
 
 END = "<|endoftext|>"
 TEXTS = "When Anna and Paul left the house, Anna gave the key to lamp river seven cold paper"
@@ -51,6 +53,16 @@ def names(page: str, folder: Path) -> dict[str, Any]:
     return names
 
 
+def test_every_name_of_the_page_is_an_activation(page: str, folder: Path) -> None:
+    model = transformer.load(folder / "gpt2")
+    tokens = {"tokens": jnp.zeros((1, 4), jnp.int32), "lengths": jnp.full(1, 4)}
+    known = activation_occurrences(model.model, tokens)
+    written = set(re.findall(r'["`](decoder/[\w/]+)["`]', page))
+    assert len(written) > 20
+    assert written - known.keys() == set()
+
+
+@pytest.mark.slow
 def test_the_code_computes_what_it_says(names: dict[str, Any]) -> None:
     model, text, difference = names["model"], names["text"], names["logit_difference"]
     intact = float(difference(names["logits"]))
@@ -71,6 +83,7 @@ def test_the_code_computes_what_it_says(names: dict[str, Any]) -> None:
     assert names["steered"].generate(text, max_new_tokens=2).startswith(text)
 
 
+@pytest.mark.slow
 def test_the_tables_run(page: str, names: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     rows = ROW.findall(page)

@@ -110,19 +110,18 @@ def direct_logit_attribution(
         parts.heads_LxH  # what each head adds to the difference of the two logits
         ```
     """
-    sublayers = ("self", "cross", "feed_forward")
     _, cache = model.run_with_cache(text, [f"{stack}/*", f"{stack}/self/head_contributions"], target=target)
     direction_E, bias = _logit_direction(model, text, token, minus, cache, target, position, stack)
-    streams = [cache[f"{stack}/residual"], *(cache.get(f"{stack}/{name}/residual") for name in sublayers)]
-    outputs = [cache.get(f"{stack}/{name}/output") for name in sublayers]
-    total = streams[0][0] + sum(jnp.sum(output, axis=0) for output in outputs if output is not None)
+    first_BxTxE, last_BxTxE = cache[f"{stack}/residual"][0], cache[f"{stack}/feed_forward/residual"][-1]
+    attention, feed_forward = cache[f"{stack}/self/output"], cache[f"{stack}/feed_forward/output"]
+    cross = cache.get(f"{stack}/cross/output")
+    outputs = [attention, feed_forward] if cross is None else [attention, cross, feed_forward]
+    total_BxTxE = first_BxTxE + sum(jnp.sum(output, axis=0) for output in outputs)
     contributions_LxBxTxHxE = cache[f"{stack}/self/head_contributions"]
-    bias_LxBxTxE = outputs[0] - jnp.sum(contributions_LxBxTxHxE, axis=-2)
-    tolerance = 1e-3 * float(jnp.max(jnp.abs(streams[-1])))
-    if (
-        float(jnp.max(jnp.abs(total - streams[-1][-1]))) > tolerance
-        or float(jnp.max(jnp.ptp(bias_LxBxTxE, 2))) > tolerance
-    ):
+    # What is left of attention's output is its bias, the same at every position.
+    bias_LxBxTxE = attention - jnp.sum(contributions_LxBxTxHxE, axis=-2)
+    errors = jnp.abs(total_BxTxE - last_BxTxE), jnp.ptp(bias_LxBxTxE, axis=2)
+    if max(float(jnp.max(error)) for error in errors) > 1e-3 * float(jnp.max(jnp.abs(last_BxTxE))):
         raise UserError(
             f"{model.name} does not add what its heads return to the residual stream: direct logit attribution is for "
             "models whose norms stand before their sub-layers, such as GPT-2 and LLaMA"
@@ -133,10 +132,10 @@ def direct_logit_attribution(
 
     return DirectLogitAttribution(
         contributions_LxBxTxHxE[:, 0, position] @ direction_E,
-        project(outputs[0]),
-        None if outputs[1] is None else project(outputs[1]),
-        project(outputs[2]),
-        project(streams[0][0]),
+        project(attention),
+        None if cross is None else project(cross),
+        project(feed_forward),
+        project(first_BxTxE),
         bias,
     )
 
@@ -215,16 +214,16 @@ def path_patch(
         frozen: The activations that do not react to the sender.
     """
     _, clean = model.run_with_cache(text, list(frozen), target=target)
-    _, other = model.run_with_cache(corrupted, sender.name, target=target)
+    _, corrupted_cache = model.run_with_cache(corrupted, sender.name, target=target)
     edits = [replace(name, clean[name]) for name in frozen]
-    edits.append(_with_value(sender, other[sender.name]))
+    edits.append(_with_value(sender, corrupted_cache[sender.name]))
     _, reached = model.with_edits(edits).run_with_cache(text, receiver.name, target=target)
     return model.run_with(text, [_with_value(receiver, reached[receiver.name])], target=target)
 
 
 def _with_value(edit: Edit, value: Array) -> Edit:
     """The edit that replaces what another chooses by a value."""
-    return replace(edit.name, value, **{f"{axis}s": chosen for axis, chosen in edit.choices().items()})
+    return replace(edit.name, value, **{f"{axis}s": index for axis, index in edit.choices().items()})
 
 
 def _logit_direction(
@@ -242,13 +241,13 @@ def _logit_direction(
     Returns:
         Its direction, and its value where the stream is zero.
     """
-    numbers = [_token_number(model, own) for own in (token, minus) if own is not None]
+    numbers = [_token_number(model, token_or_text) for token_or_text in (token, minus) if token_or_text is not None]
     factor = f"{stack}/final_norm/norm_factor"
-    held = [replace(factor, cache[factor])] if factor in cache else []
+    fixed_norm = [replace(factor, cache[factor])] if factor in cache else []
 
     def difference(stream_E: Array) -> Array:
         stream = replace(f"{stack}/feed_forward/residual", stream_E, layers=-1, positions=position)
-        logits_V = model.run_with(text, [*held, stream], target=target)[0, position]
+        logits_V = model.run_with(text, [*fixed_norm, stream], target=target)[0, position]
         return logits_V[numbers[0]] - (logits_V[numbers[1]] if len(numbers) > 1 else 0)
 
     bias, direction_E = jax.value_and_grad(difference)(jnp.zeros_like(cache[f"{stack}/residual"][0, 0, 0]))
@@ -259,7 +258,7 @@ def _token_number(model: LoadedModel, token: int | str) -> int:
     if isinstance(token, int):
         return token
     (numbers,) = model.tokenizer.encode([token])
-    own = [number for number in numbers if number not in model.tokenizer.special_ids]
-    if len(own) != 1:
-        raise UserError(f"{token!r} is {len(own)} tokens of {model.name}: name one token, or give its number")
-    return own[0]
+    token_numbers = [number for number in numbers if number not in model.tokenizer.special_ids]
+    if len(token_numbers) != 1:
+        raise UserError(f"{token!r} is {len(token_numbers)} tokens of {model.name}: name one token, or give its number")
+    return token_numbers[0]

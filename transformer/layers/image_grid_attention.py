@@ -141,6 +141,7 @@ class GridSelfAttention(Module):
         self.output = Linear(inner, outer, bias=False, builder=builder)
         self.gamma = builder.parameter(jax.nn.initializers.zeros, (1,), ("features",))
 
+    @jax.named_scope("attention")
     def __call__(
         self,
         x_BxYxXxC: Float[Array, "B Y X C"],

@@ -37,6 +37,7 @@ KINDS: Mapping[str, ActivationKind] = {
     "values": ActivationKind(HEADS, "the values; heads are those of keys and values"),
     "self/logits": ActivationKind(MAP, "the attention logits, also of keys that the mask hides"),
     "cross/logits": ActivationKind(MAP, "the attention logits, also of keys that the mask hides"),
+    "attention/logits": ActivationKind(MAP, "the attention logits of what is no sub-layer of a Transformer"),
     "weights": ActivationKind(MAP, "the attention weights, before dropout"),
     "head_outputs": ActivationKind(HEADS, "each head's weighted sum of values, before the output matrix"),
     "head_contributions": ActivationKind(HEADS, "what each head adds, behind its rows of the output matrix"),

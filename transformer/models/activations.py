@@ -207,9 +207,11 @@ def _run(
         if decodes and edit.name not in occurrences:
             continue
         _check_name(edit.name, occurrences)
-        own = occurrences[edit.name]
-        positions = _prefilled_positions(edit.name, own) if decodes and position_RxT is None else position_RxT
-        changes.setdefault(edit.name, []).append(resolve_edit(edit, own, positions))
+        own_occurrences = occurrences[edit.name]
+        positions = (
+            _prefilled_positions(edit.name, own_occurrences) if decodes and position_RxT is None else position_RxT
+        )
+        changes.setdefault(edit.name, []).append(resolve_edit(edit, own_occurrences, positions))
     flat, activations = evaluate(closed, jax.tree.leaves(args), names, changes)
     named = {name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names}
     return jax.tree.unflatten(structure, flat), named

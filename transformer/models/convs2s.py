@@ -200,6 +200,7 @@ class DecoderBlock(Module):
             captured = captured.with_maps(lambda leaf: beam_queries_to_rows(leaf)[:, :, None])
         return flatten_beam_axis(h_BxMxF), past_RxPxF, captured
 
+    @jax.named_scope("attention")
     def _attend(
         self, h_BxTxF: Array, g_BxTxE: Array, source: EncodedSource, mask: Mask, capture: Capture | None
     ) -> tuple[Array, CapturedAttention | None]:

@@ -49,13 +49,13 @@ class Edit:
 
     def __post_init__(self) -> None:
         # Several numbers are one array: a list would be several leaves of the pytree.
-        for axis, chosen in self.choices().items():
-            if isinstance(chosen, Sequence):
-                object.__setattr__(self, f"{axis}s", np.asarray(chosen))
+        for axis, index in self.choices().items():
+            if isinstance(index, Sequence):
+                object.__setattr__(self, f"{axis}s", np.asarray(index))
 
     def choices(self) -> dict[str, Any]:
         """The chosen entries by axis, of the axes on which some are chosen."""
-        return {axis: chosen for axis in _CHOSEN_AXES if (chosen := getattr(self, f"{axis}s")) is not None}
+        return {axis: index for axis in _CHOSEN_AXES if (index := getattr(self, f"{axis}s")) is not None}
 
 
 def zero(name: str, **where: Any) -> Edit:
@@ -181,14 +181,14 @@ def resolve_edit(edit: Edit, occurrences: Occurrences, position_RxT: Int[Array, 
         # Where beams are no rows, those of an example have one position.
         position_RxT = position_RxT[:: len(position_RxT) // shape[axes.index("example")]]
     mask = jnp.ones((1,) * len(shape), bool)
-    for axis, chosen in choices.items():
+    for axis, index in choices.items():
         size = shape[axes.index(axis)]
         if axis == "position" and position_RxT is not None:
-            is_chosen_RxT = jnp.isin(position_RxT, _checked_index(edit, axis, chosen, None))
+            is_chosen_RxT = jnp.isin(position_RxT, _checked_index(edit, axis, index, None))
             mask = mask & _on_axes(is_chosen_RxT, axes, ("example", "position"))
         else:
-            index = _checked_index(edit, axis, chosen, size)
-            is_chosen = jnp.isin(jnp.arange(size), jnp.where(index < 0, index + size, index))
+            entries = _checked_index(edit, axis, index, size)
+            is_chosen = jnp.isin(jnp.arange(size), jnp.where(entries < 0, entries + size, entries))
             mask = mask & _on_axes(is_chosen, axes, (axis,))
     value = None if edit.value is None else jnp.asarray(edit.value)
     if value is not None and position_RxT is not None:
@@ -226,17 +226,17 @@ def _value_at_positions(
     return jnp.take_along_axis(value, jnp.minimum(index, length - 1), axis=position), index < length
 
 
-def _checked_index(edit: Edit, axis: str, chosen: Any, size: int | None) -> Array:
+def _checked_index(edit: Edit, axis: str, index: Any, size: int | None) -> Array:
     """The chosen entries as an array; those that are known are checked."""
-    if not isinstance(chosen, jax.core.Tracer):
-        values = np.atleast_1d(np.asarray(chosen))
+    if not isinstance(index, jax.core.Tracer):
+        values = np.atleast_1d(np.asarray(index))
         lowest = 0 if size is None else -size
         if not np.issubdtype(values.dtype, np.integer):
-            raise UserError(f"an edit of {edit.name} chooses {axis}s={chosen}: give numbers of {axis}s")
+            raise UserError(f"an edit of {edit.name} chooses {axis}s={index}: give numbers of {axis}s")
         if np.any(values < lowest) or (size is not None and np.any(values >= size)):
             limit = "at least 0 in decoding" if size is None else f"0 ... {size - 1}"
-            raise UserError(f"an edit of {edit.name} chooses {axis}s={chosen}: {axis}s are {limit}")
-    return jnp.atleast_1d(jnp.asarray(chosen))
+            raise UserError(f"an edit of {edit.name} chooses {axis}s={index}: {axis}s are {limit}")
+    return jnp.atleast_1d(jnp.asarray(index))
 
 
 def _spread(edit: Edit, part: str, array: Array, shape: tuple[int, ...]) -> Array:

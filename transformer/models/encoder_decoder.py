@@ -169,7 +169,8 @@ class EncoderDecoder(TokenDecoder):
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         encoder_key, decoder_key = split_key(forward_pass.training_key)
-        memory_BxSxE, source_lengths, encoder_aux = self.encode(inputs, encoder_key, forward_pass.capture)
+        with jax.named_scope(ENCODER):
+            memory_BxSxE, source_lengths, encoder_aux = self.encode(inputs, encoder_key, forward_pass.capture)
         target_BxT = jnp.asarray(inputs["target"])
         lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
@@ -199,7 +200,6 @@ class EncoderDecoder(TokenDecoder):
             losses |= expert_losses(stack, stack_aux, self.config.experts)
         return x_BxTxE, Aux(maps, {}, state, losses)
 
-    @jax.named_scope(ENCODER)
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
     ) -> tuple[Float[Array, "B S E"], Int[Array, " B"], BlockAux]:
@@ -241,7 +241,8 @@ class EncoderDecoder(TokenDecoder):
             UserError: If the source or `length` exceeds `max_length`.
         """
         check_num_positions(length, self.config.max_length, "a target to be generated")
-        memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
+        with jax.named_scope(ENCODER):
+            memory_BxSxE, lengths, _ = self.encode(inputs, None, None)
         examples, groups, head_dim = len(memory_BxSxE), self.config.resolved_kv_heads, self.config.resolved_head_dim
 
         def prefill(block: Block, carry: Array, layer: PerLayerInputs) -> tuple[Array, tuple[Any, KeysAndValues]]:

@@ -67,15 +67,17 @@ def evaluate(
     Returns:
         The flat results, and the values with a leading axis of occurrences.
     """
-    evaluation = _Evaluation(frozenset(names), {path: tuple(c.apply for c in own) for path, own in changes.items()})
-    arrays = {path: tuple(change.arrays for change in own) for path, own in changes.items()}
+    evaluation = _Evaluation(
+        frozenset(names), {path: tuple(change.apply for change in own_changes) for path, own_changes in changes.items()}
+    )
+    arrays = {path: tuple(change.arrays for change in own_changes) for path, own_changes in changes.items()}
     return evaluation.run(closed.jaxpr, closed.consts, args, "", arrays)
 
 
 def _path(scope: str, equation: Any) -> str:
     """The scope of an equation within that of its program; transformations, as in "vmap(experts)", are left out."""
-    own = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack))
-    return "/".join(part for part in (*scope.split("/"), *own.split("/")) if part)
+    inner_scope = re.sub(r"\w*\(|\)", "", str(equation.source_info.name_stack))
+    return "/".join(part for part in (*scope.split("/"), *inner_scope.split("/")) if part)
 
 
 def _inner_program(equation: Any) -> tuple[Jaxpr, Sequence[Any], int] | None:
@@ -101,7 +103,7 @@ def _named_path(scope: str, equation: Any) -> str:
 
 
 def _find(program: Jaxpr, scope: str) -> dict[str, Occurrences]:
-    found: dict[str, Occurrences] = {}
+    occurrences: dict[str, Occurrences] = {}
     for equation in program.eqns:
         if _is_named_value(equation):
             aval: Any = equation.outvars[0].aval
@@ -109,9 +111,9 @@ def _find(program: Jaxpr, scope: str) -> dict[str, Occurrences]:
         else:
             new = _find_inside(equation, scope)
         for path, (number, shape) in new.items():
-            earlier = found.get(path, Occurrences(0, shape))
-            found[path] = Occurrences(earlier.number + number, shape if shape == earlier.shape else None)
-    return found
+            earlier = occurrences.get(path, Occurrences(0, shape))
+            occurrences[path] = Occurrences(earlier.number + number, shape if shape == earlier.shape else None)
+    return occurrences
 
 
 def _find_inside(equation: Any, scope: str) -> dict[str, Occurrences]:
@@ -120,8 +122,8 @@ def _find_inside(equation: Any, scope: str) -> dict[str, Occurrences]:
     if inner is None:
         return {}
     program, _, times = inner
-    found = _find(program, _path(scope, equation))
-    return {path: Occurrences(times * number, shape) for path, (number, shape) in found.items()}
+    inside = _find(program, _path(scope, equation))
+    return {path: Occurrences(times * number, shape) for path, (number, shape) in inside.items()}
 
 
 class _Evaluation(NamedTuple):
@@ -171,13 +173,15 @@ class _Evaluation(NamedTuple):
                     (value,) = inputs
                     if path in arrays:
                         entry = _take(arrays[path], next_entries(path, 1).start)
-                        for function, own in zip(self.functions[path], entry, strict=True):
-                            value = function(own, value)
+                        for function, own_arrays in zip(self.functions[path], entry, strict=True):
+                            value = function(own_arrays, value)
                     if path in self.names:
                         collected.setdefault(path, []).append(value[None])
                     results = [value]
                 elif any(path in self.names or path in self.functions for path in inner):
-                    entries_by_path = {path: next_entries(path, found.number) for path, found in inner.items()}
+                    entries_by_path = {
+                        path: next_entries(path, value_occurrences.number) for path, value_occurrences in inner.items()
+                    }
                     own_arrays = {
                         path: _take(arrays[path], entries)
                         for path, entries in entries_by_path.items()

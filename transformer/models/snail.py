@@ -206,6 +206,7 @@ class AttentionBlock(Module):
         self.key = Linear(features, key_axes, bias=False, builder=builder)
         self.value = Linear(features, (("groups", 1), ("head_dim", value_size)), bias=True, builder=builder)
 
+    @jax.named_scope("attention")
     def __call__(
         self, x_BxTxI: Float[Array, "B T I"], capture: Capture | None
     ) -> tuple[Float[Array, "B T O"], CapturedAttention | None]:
