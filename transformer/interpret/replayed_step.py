@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.config import UserError
+from transformer.interpret.non_finite_step import explain_non_finite_step
 from transformer.interpret.training_examples import (
     ExampleLosses,
     capture_example,
@@ -132,6 +133,9 @@ def replay_step(
         notes += [f"no losses of single examples of {name}: {why}" for name, why in losses.skipped_objectives.items()]
     if example is not None:
         files += _write_example(replay, replayed.states[step - 1], batch, example, step, output)
+    if not np.isfinite(list(replayed.metrics.get(step, {}).values())).all():
+        explanation = explain_non_finite_step(replay.components, replayed.states[step - 1], batch)
+        notes.append(f"step {step} is not finite: {explanation or 'its losses and gradients are, its update is not'}")
     verdict = describe_comparisons(comparisons, replay.directory)
     result = ReplayedStep(
         step,

@@ -198,12 +198,14 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Ba
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
+    replay = shlex.join([*shell_command("replay"), f"--workdir={run.directory.path}", f"--step={diverged.first}"])
     return TrainingDiverged(
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
         f"{run.experiment.run.seed}, resumes from step {way.step} and trains on them again: to skip them, "
-        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips tolerates more of them",
+        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips tolerates more of them. The "
+        f"array that is not finite first, if one is, is named by: {replay}",
     )
 
 
