@@ -27,7 +27,13 @@ from transformer.layers.transformer_config import Projections, TransformerConfig
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    BlockStacks,
+    capture_for_stack,
+    gates_for_stack,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 STACK, POOLED = "encoder", "classifier/pooling"
 
@@ -122,6 +128,7 @@ class SetTransformer(BlockStacks):
                 ),
                 x_BxNxE,
                 key=layers_key,
+                gates=gates_for_stack(STACK, forward_pass.capture),
             )
             x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
         pooled_BxE, captured = self.pool(

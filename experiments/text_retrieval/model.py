@@ -22,7 +22,13 @@ from transformer.layers.transformer_config import PositionEncoding, TransformerC
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import TokenModel, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    TokenModel,
+    capture_for_stack,
+    gates_for_stack,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 # One encoder; its maps are named after the text that it reads.
 STACKS = ("source", "target")
@@ -138,6 +144,7 @@ class DualEncoder(TokenModel):
                 ),
                 x_BxTxE,
                 key=layers_key,
+                gates=gates_for_stack(stack, capture),
             )
             x_BxTxE, maps = self.norm(x_BxTxE), maps_of_stack(stack, stack_by_layer(outputs))
         match self.pooling:

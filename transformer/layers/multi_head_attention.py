@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.importance import OutputGates, gate_projection
 from transformer.attention.masks import Mask
 from transformer.attention.positions import (
     SCHEMES,
@@ -153,6 +154,7 @@ class MultiHeadAttention(Module):
         text_length: int | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
+        gates: OutputGates | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to keys and values that are already projected.
 
@@ -166,6 +168,7 @@ class MultiHeadAttention(Module):
             text_length: The positions of the whole text, where these are only some of them.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
+            gates: Gates of the heads and of the output, by which their importance is measured; None for none.
 
         Returns:
             The output, and what was captured.
@@ -194,7 +197,7 @@ class MultiHeadAttention(Module):
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
-        return self.output(output_BxQxHxD), captured
+        return gate_projection(self.output, output_BxQxHxD, gates), captured
 
     def __call__(
         self,
@@ -206,6 +209,7 @@ class MultiHeadAttention(Module):
         rotary: LayerRotary = LayerRotary.GLOBAL,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
+        gates: OutputGates | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to a memory; self-attention if both are the same.
 
@@ -217,12 +221,15 @@ class MultiHeadAttention(Module):
             rotary: The layer's rotary positions.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
+            gates: Gates of the heads and of the output, by which their importance is measured; None for none.
 
         Returns:
             The output, and what was captured.
         """
         projected = self.keys_and_values(memory_BxKxE)
-        return self.read(x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture)
+        return self.read(
+            x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture, gates=gates
+        )
 
     def cacheable(
         self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"], rotary: LayerRotary, text_length: int

@@ -43,6 +43,7 @@ from transformer.models.transformer_base import (
     TokenDecoder,
     capture_for_stack,
     expert_losses,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -187,6 +188,7 @@ class EncoderDecoder(TokenDecoder):
             ),
             self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
             key=layers_key,
+            gates=gates_for_stack(DECODER, forward_pass.capture),
         )
         x_BxTxE = self.decoder_norm(x_BxTxE)
         maps: dict[str, CapturedAttention] = {}
@@ -227,6 +229,7 @@ class EncoderDecoder(TokenDecoder):
             ),
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key, tables=tables),
             key=layers_key,
+            gates=gates_for_stack(ENCODER, capture),
         )
         return self.encoder_norm(x_BxSxE), lengths, stack_by_layer(outputs)
 

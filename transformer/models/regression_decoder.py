@@ -25,7 +25,13 @@ from transformer.logical_axes import Placement
 from transformer.models.model import Aux, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.task_interface import VECTOR_REGRESSION, TaskInterface
-from transformer.models.transformer_base import BlockStacks, capture_for_stack, maps_of_stack, sites_of_stack
+from transformer.models.transformer_base import (
+    BlockStacks,
+    capture_for_stack,
+    gates_for_stack,
+    maps_of_stack,
+    sites_of_stack,
+)
 
 STACK = "decoder"
 
@@ -99,6 +105,7 @@ class RegressionDecoder(BlockStacks):
             ),
             dropout(self.embed(vectors_BxTxI) + positions_TxE[None], self.config.dropout, embedding_key),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
         )
         aux = stack_by_layer(outputs)
         return self.head(self.norm(x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)

@@ -26,6 +26,7 @@ from transformer.models.transformer_base import (
     capture_for_stack,
     causal_mask,
     expert_losses,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -96,6 +97,7 @@ class TransformerXLDecoder(Decoder):
             ),
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
             segment_memories=split_memory_by_layer(memory, len(config.layer_pattern)),
         )
         layers_aux, memories = zip(*outputs, strict=True)

@@ -40,6 +40,7 @@ from transformer.models.task_interface import IMAGE_CLASSIFICATION, TaskInterfac
 from transformer.models.transformer_base import (
     BlockStacks,
     capture_for_stack,
+    gates_for_stack,
     identity,
     maps_of_stack,
     sites_of_stack,
@@ -261,6 +262,7 @@ class Vit(BlockStacks):
             functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, forward_pass.capture)),
             x_BxNxE,
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
         )
         x_BxNxE, maps = self.norm(x_BxNxE), maps_of_stack(STACK, stack_by_layer(outputs))
         extras = {} if self.pooler is None else {"pooled": jnp.tanh(self.pooler(x_BxNxE[:, 0]))}

@@ -1,0 +1,159 @@
+"""The importance of heads and residual branches: how a loss changes with a gate on each (Michel et al. 2019)."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from transformer.attention.rare_branch import compute_if
+from transformer.attention.sites import Site
+
+# Names of the statistics: of each head, of the residual branch that its attention writes, and of the feed-forward
+# network's branch in the same layer.
+IMPORTANCE, BRANCH_IMPORTANCE, FEED_FORWARD_IMPORTANCE = "importance", "branch_importance", "feed_forward_importance"
+
+
+class ImportanceGates(NamedTuple):
+    """Gates of the heads and residual branches of one attention site; scans over layers take the leading axis L away.
+
+    They are zeros. The forward pass does not read them, as if each gate were 1, and the gradient of a loss with respect
+    to them is its importance: the sum over examples b of |dL/dg_b|, where g_b multiplies the output of a head, or what
+    a branch adds to the residual stream, in example b alone. That is how Michel et al. 2019 (equation 2) take the
+    absolute value: for every example, so that effects of opposite signs do not cancel.
+
+    Attributes:
+        heads: Of each head's output, before the output projection.
+        branch: Of what the attention adds to the residual stream.
+        feed_forward: Of what the layer's feed-forward network adds to it; None at cross-attention.
+    """
+
+    heads: Float[Array, "*L H"]
+    branch: Float[Array, "*L 1"]
+    feed_forward: Float[Array, "*L 1"] | None
+
+    def by_statistic(self) -> dict[str, Array]:
+        """The gates by the name of the statistic that their gradient becomes."""
+        gates = {IMPORTANCE: self.heads, BRANCH_IMPORTANCE: self.branch, FEED_FORWARD_IMPORTANCE: self.feed_forward}
+        return {name: gate for name, gate in gates.items() if gate is not None}
+
+
+class OutputGates(NamedTuple):
+    """Gates of the output of one sub-layer of one layer.
+
+    Attributes:
+        heads: Of its heads; None for none.
+        branch: Of the whole output; None for none, or where a later operation has it.
+        observe: A traced switch; where it is False the gates' gradient is zero and costs next to nothing.
+    """
+
+    heads: Float[Array, " H"] | None = None
+    branch: Float[Array, " 1"] | None = None
+    observe: Bool[Array, ""] | None = None
+
+
+def initial_gates(sites: Iterable[Site]) -> dict[str, ImportanceGates]:
+    """Return the gates of every layer and head of the sites, by name."""
+    gates = {}
+    for site in sites:
+        layers, branch = len(site.layers), jnp.zeros((len(site.layers), 1))
+        gates[site.name] = ImportanceGates(jnp.zeros((layers, len(site.heads))), branch, branch)
+    return gates
+
+
+def gate_projection(
+    projection: Callable[[Array], Array], x: Float[Array, "B ..."], gates: OutputGates | None
+) -> Float[Array, "B ..."]:
+    """Apply the projection at the end of a sub-layer, with gates on its input's heads and on its output.
+
+    The output y is x W + b for some W. So a gate on it has dL/dg = <dL/dy, y> = <dL/dx, x> + <dL/dy, b>, of which the
+    backward pass has all factors: y itself, which a residual connection need not store, is never needed.
+
+    Args:
+        projection: A linear map with an attribute `bias`, or without one if it has none.
+        x: Its inputs, [B, N, H, D] with gates of heads.
+        gates: The gates; None for none.
+
+    Returns:
+        projection(x), whatever the gates.
+    """
+    if gates is None or (gates.heads is None and gates.branch is None):
+        return projection(x)
+    x, bias_gradient_B = _gate(x, *gates)
+    y = projection(x)
+    bias = getattr(projection, "bias", None)
+    if gates.branch is None or bias is None:
+        return y
+    return _gate_bias(y, jax.lax.stop_gradient(bias[...]), bias_gradient_B, gates.observe)
+
+
+def gate_branch(y: Float[Array, "B ..."], gates: OutputGates | None) -> Float[Array, "B ..."]:
+    """Return `y`, with a gate on all of it; unlike `gate_projection`, this stores y for the backward pass."""
+    return y if gates is None else _gate(y, *gates)[0]
+
+
+@jax.custom_vjp
+def _gate(x: Array, heads: Array | None, branch: Array | None, observe: Array | None) -> tuple[Array, Array]:
+    """Return x, and zeros [B] whose gradient is added to that of the branch's gate in each example."""
+    return _gate_forward(x, heads, branch, observe)[0]
+
+
+def _gate_forward(
+    x: Array, heads: Array | None, branch: Array | None, observe: Array | None
+) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
+    return (x, jnp.zeros(x.shape[0], _wide_dtype(x))), (x, heads, branch, observe)
+
+
+def _gate_backward(saved: tuple[Any, ...], gradients: tuple[Array, Array]) -> tuple[Any, ...]:
+    x, heads, branch, observe = saved
+    x_gradient, bias_gradient_B = gradients
+
+    def measure() -> tuple[Array | None, Array | None]:
+        wide = _wide_dtype(x)
+        products = x.astype(wide) * x_gradient.astype(wide)
+        summed = products.ndim - 2 if heads is not None else None  # the axis of heads stays
+        by_head = jnp.sum(products, axis=tuple(axis for axis in range(1, products.ndim) if axis != summed))
+        heads_gradient = branch_gradient = None
+        total_B = by_head
+        if heads is not None:
+            heads_gradient = jnp.sum(jnp.abs(by_head), axis=0).astype(heads.dtype)
+            total_B = jnp.sum(by_head, axis=1)
+        if branch is not None:
+            branch_gradient = jnp.sum(jnp.abs(total_B + bias_gradient_B))[None].astype(branch.dtype)
+        return heads_gradient, branch_gradient
+
+    return x_gradient, *compute_if(observe, measure), None
+
+
+_gate.defvjp(_gate_forward, _gate_backward)
+
+
+@jax.custom_vjp
+def _gate_bias(y: Array, bias: Array, bias_gradient_B: Array, observe: Array | None) -> Array:
+    """Return y; the gradient of `bias_gradient_B` is <dL/dy, bias> in each example."""
+    return y
+
+
+def _gate_bias_forward(
+    y: Array, bias: Array, bias_gradient_B: Array, observe: Array | None
+) -> tuple[Array, tuple[Any, ...]]:
+    return y, (bias, observe)
+
+
+def _gate_bias_backward(saved: tuple[Any, ...], y_gradient: Array) -> tuple[Any, ...]:
+    bias, observe = saved
+
+    def measure() -> Array:
+        wide = _wide_dtype(y_gradient)
+        by_feature = jnp.sum(y_gradient.astype(wide), axis=tuple(range(1, y_gradient.ndim - bias.ndim)))
+        return jnp.sum(by_feature * bias.astype(wide), axis=tuple(range(1, by_feature.ndim)))
+
+    return y_gradient, None, compute_if(observe, measure), None
+
+
+_gate_bias.defvjp(_gate_bias_forward, _gate_bias_backward)
+
+
+def _wide_dtype(x: Array) -> Any:
+    return jnp.promote_types(x.dtype, jnp.float32)
