@@ -108,7 +108,7 @@ def make_train_step(
         for objective in task.objectives:
             optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
-            gates = {} if capture is None else _gates_of_objective(model, capture, trained)
+            gates = {} if capture is None else gates_of_objective(model, capture, trained)
             (gradients, gate_gradients), aux = _accumulate_gradients(
                 view, objective, trained, gates, batch, denominators, key(objective.key_name), num_microbatches
             )
@@ -157,7 +157,7 @@ def check_microbatches(objectives: Sequence[Objective], num_microbatches: int) -
             )
 
 
-def _gates_of_objective(model: Model, capture: Capture, trained: Mapping[str, Array]) -> dict[str, ImportanceGates]:
+def gates_of_objective(model: Model, capture: Capture, trained: Mapping[str, Array]) -> dict[str, ImportanceGates]:
     """Return the gates of the captured sites, or {} if the objective trains nothing in a stack of layers.
 
     Its backward pass would end above the layers, and the gates' gradient would need all of it.
