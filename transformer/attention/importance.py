@@ -110,18 +110,19 @@ def _gate_backward(saved: tuple[Any, ...], gradients: tuple[Array, Array]) -> tu
     x_gradient, bias_gradient_B = gradients
 
     def measure() -> tuple[Array | None, Array | None]:
-        wide = _wide_dtype(x)
-        products = x.astype(wide) * x_gradient.astype(wide)
-        summed = products.ndim - 2 if heads is not None else None  # the axis of heads stays
-        by_head = jnp.sum(products, axis=tuple(axis for axis in range(1, products.ndim) if axis != summed))
-        heads_gradient = branch_gradient = None
-        total_B = by_head
-        if heads is not None:
-            heads_gradient = jnp.sum(jnp.abs(by_head), axis=0).astype(heads.dtype)
-            total_B = jnp.sum(by_head, axis=1)
-        if branch is not None:
-            branch_gradient = jnp.sum(jnp.abs(total_B + bias_gradient_B))[None].astype(branch.dtype)
-        return heads_gradient, branch_gradient
+        wide_gradient = x_gradient.astype(_wide_dtype(x))
+        # What stands in padding has no gradient, and no effect, NaN included.
+        products = jnp.where(wide_gradient == 0, 0, x.astype(wide_gradient.dtype) * wide_gradient)
+        if heads is None:
+            heads_gradient = None
+            sum_B = jnp.sum(products, axis=tuple(range(1, products.ndim)))
+        else:
+            sum_BxH = jnp.sum(products, axis=(1, 3))
+            heads_gradient = jnp.sum(jnp.abs(sum_BxH), axis=0).astype(heads.dtype)
+            sum_B = jnp.sum(sum_BxH, axis=1)
+        if branch is None:
+            return heads_gradient, None
+        return heads_gradient, jnp.sum(jnp.abs(sum_B + bias_gradient_B))[None].astype(branch.dtype)
 
     return x_gradient, *compute_if(observe, measure), None
 
