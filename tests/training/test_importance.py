@@ -20,7 +20,7 @@ from tests.models.architecture_variants import PAD, VOCABULARY, build, exact, ki
 from tests.oracles import transformer as oracle
 from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture, CapturedAttention, fill_importance
-from transformer.attention.importance import OutputGates, gate_projection, initial_gates
+from transformer.attention.importance import OutputGates, gate_input, initial_gates
 from transformer.attention.statistics import ENTROPY
 from transformer.layers.functional_module import Precision
 from transformer.layers.lora import LoraConfig, LoraTarget
@@ -238,7 +238,7 @@ def test_padding_counts_nothing_whatever_stands_in_it() -> None:
     real = np.array([[True, True, True], [True, False, False]])[..., None]
 
     def loss(gates: OutputGates, x: Any) -> Any:
-        y = gate_projection(lambda x: jnp.einsum("bthd,hde->bte", x, kernel), x, gates)
+        y = jnp.einsum("bthd,hde->bte", gate_input(x, x.shape, gates)[0], kernel)
         return jnp.sum(jnp.where(real, jnp.square(y), 0))
 
     gates = OutputGates(jnp.zeros(2), jnp.zeros(1))

@@ -1,6 +1,7 @@
 """The importance of heads and residual branches: how a loss changes with a gate on each (Michel et al. 2019)."""
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +53,11 @@ class OutputGates(NamedTuple):
     branch: Float[Array, " 1"] | None = None
     observe: Bool[Array, ""] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no gate."""
+        return self.heads is None and self.branch is None
+
 
 def initial_gates(sites: Iterable[Site]) -> dict[str, ImportanceGates]:
     """Return the gates of every layer and head of the sites, by name."""
@@ -62,57 +68,60 @@ def initial_gates(sites: Iterable[Site]) -> dict[str, ImportanceGates]:
     return gates
 
 
-def gate_projection(
-    projection: Callable[[Array], Array], x: Float[Array, "B ..."], gates: OutputGates | None
-) -> Float[Array, "B ..."]:
-    """Apply the projection at the end of a sub-layer, with gates on its input's heads and on its output.
+def gate_input(
+    x: Float[Array, "..."], shape: tuple[int, ...], gates: OutputGates
+) -> tuple[Float[Array, "..."], Float[Array, " B"]]:
+    """Return the inputs x of the linear map at the end of a sub-layer, with gates on their heads and on its output.
 
     The output y is x W + b for some W. So a gate on it has dL/dg = <dL/dy, y> = <dL/dx, x> + <dL/dy, b>, of which the
     backward pass has all factors: y itself, which a residual connection need not store, is never needed.
 
     Args:
-        projection: A linear map with an attribute `bias`, or without one if it has none.
-        x: Its inputs, [B, N, H, D] with gates of heads.
-        gates: The gates; None for none.
+        x: The inputs, in the shape in which the map stores them for its own gradient, so that they are stored once.
+        shape: Their shape with the axes of examples and heads, [B, N, H, D] with gates of heads, else [B, ...].
+        gates: The gates.
 
     Returns:
-        projection(x), whatever the gates.
+        x; and zeros for `gate_bias`, whose gradient is the second term in each example.
     """
-    if gates is None or (gates.heads is None and gates.branch is None):
-        return projection(x)
-    x, bias_gradient_B = _gate(x, *gates)
-    y = projection(x)
-    bias = getattr(projection, "bias", None)
-    if gates.branch is None or bias is None:
+    return _gate(shape, x, *gates)
+
+
+def gate_bias(
+    y: Float[Array, "B ..."], bias: Float[Array, "..."], zeros_B: Float[Array, " B"], gates: OutputGates
+) -> Float[Array, "B ..."]:
+    """Return the output y of the map, whose bias `gate_input` does not see; `zeros_B` comes from there."""
+    if gates.branch is None:
         return y
-    return _gate_bias(y, jax.lax.stop_gradient(bias[...]), bias_gradient_B, gates.observe)
+    return _gate_bias(y, jax.lax.stop_gradient(bias), zeros_B, gates.observe)
 
 
 def gate_branch(y: Float[Array, "B ..."], gates: OutputGates | None) -> Float[Array, "B ..."]:
-    """Return `y`, with a gate on all of it; unlike `gate_projection`, this stores y for the backward pass."""
-    return y if gates is None else _gate(y, *gates)[0]
+    """Return `y`, with a gate on all of it; unlike `gate_input`, this stores y for the backward pass."""
+    return y if gates is None else _gate(y.shape, y, *gates)[0]
 
 
-@jax.custom_vjp
-def _gate(x: Array, heads: Array | None, branch: Array | None, observe: Array | None) -> tuple[Array, Array]:
-    """Return x, and zeros [B] whose gradient is added to that of the branch's gate in each example."""
-    return _gate_forward(x, heads, branch, observe)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gate(
+    shape: tuple[int, ...], x: Array, heads: Array | None, branch: Array | None, observe: Array | None
+) -> tuple[Array, Array]:
+    return _gate_forward(shape, x, heads, branch, observe)[0]
 
 
 def _gate_forward(
-    x: Array, heads: Array | None, branch: Array | None, observe: Array | None
+    shape: tuple[int, ...], x: Array, heads: Array | None, branch: Array | None, observe: Array | None
 ) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
-    return (x, jnp.zeros(x.shape[0], _wide_dtype(x))), (x, heads, branch, observe)
+    return (x, jnp.zeros(shape[0], _wide_dtype(x))), (x, heads, branch, observe)
 
 
-def _gate_backward(saved: tuple[Any, ...], gradients: tuple[Array, Array]) -> tuple[Any, ...]:
+def _gate_backward(shape: tuple[int, ...], saved: tuple[Any, ...], gradients: tuple[Array, Array]) -> tuple[Any, ...]:
     x, heads, branch, observe = saved
     x_gradient, bias_gradient_B = gradients
 
     def measure() -> tuple[Array | None, Array | None]:
         wide_gradient = x_gradient.astype(_wide_dtype(x))
         # What stands in padding has no gradient, and no effect, NaN included.
-        products = jnp.where(wide_gradient == 0, 0, x.astype(wide_gradient.dtype) * wide_gradient)
+        products = jnp.where(wide_gradient == 0, 0, x.astype(wide_gradient.dtype) * wide_gradient).reshape(shape)
         if heads is None:
             heads_gradient = None
             sum_B = jnp.sum(products, axis=tuple(range(1, products.ndim)))
@@ -131,14 +140,11 @@ _gate.defvjp(_gate_forward, _gate_backward)
 
 
 @jax.custom_vjp
-def _gate_bias(y: Array, bias: Array, bias_gradient_B: Array, observe: Array | None) -> Array:
-    """Return y; the gradient of `bias_gradient_B` is <dL/dy, bias> in each example."""
+def _gate_bias(y: Array, bias: Array, zeros_B: Array, observe: Array | None) -> Array:
     return y
 
 
-def _gate_bias_forward(
-    y: Array, bias: Array, bias_gradient_B: Array, observe: Array | None
-) -> tuple[Array, tuple[Any, ...]]:
+def _gate_bias_forward(y: Array, bias: Array, zeros_B: Array, observe: Array | None) -> tuple[Array, tuple[Any, ...]]:
     return y, (bias, observe)
 
 

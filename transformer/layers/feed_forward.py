@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.importance import OutputGates, gate_projection
+from transformer.attention.importance import OutputGates
 from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
@@ -170,4 +170,4 @@ class FeedForward(Module):
         hidden = self.activation.function(activated)
         hidden = hidden if gated is None else hidden * self.activation.gated_values(gated)
         hidden = with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
-        return gate_projection(self.contract, hidden, gates)
+        return self.contract.gated(hidden, gates)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention
-from transformer.attention.importance import OutputGates, gate_projection
+from transformer.attention.importance import OutputGates, gate_input
 from transformer.attention.masks import Mask
 from transformer.attention.positions import (
     SCHEMES,
@@ -70,6 +70,10 @@ class ConcatenateHeads(SplitHeads):
     def __call__(self, x: Float[Array, "*B H D"]) -> Float[Array, "*B E"]:
         """Join the last two axes."""
         return x.reshape(*x.shape[:-2], self.heads * self.head_dim)
+
+    def gated(self, x: Float[Array, "B N H D"], gates: OutputGates | None) -> Float[Array, "B N E"]:
+        """Join the last two axes; `gates` measure the importance of the heads and of the result."""
+        return self(x if gates is None or gates.is_empty else gate_input(x, x.shape, gates)[0])
 
     def full_matrix(self) -> Float[Array, "H D E"]:
         """The matrix of the map: the identity, cut into the rows of each head."""
@@ -197,7 +201,7 @@ class MultiHeadAttention(Module):
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
-        return gate_projection(self.output, output_BxQxHxD, gates), captured
+        return self.output.gated(output_BxQxHxD, gates), captured
 
     def __call__(
         self,
