@@ -64,12 +64,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/layers/test_recurrent.py",),
     ),
     Mutant(
-        "transformer/layers/transformer_block.py",
-        "if is_linear else SublayerGates(None, branch)",
-        "if is_linear else SublayerGates(branch, None)",
-        ("tests/training/test_importance.py",),
-    ),
-    Mutant(
         "transformer/layers/residual.py",
         "features, depth = jax.random.split(key)",
         "features, depth = key, key",

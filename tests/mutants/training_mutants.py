@@ -185,12 +185,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/training/step.py",
-        "if not any(LAYERS in axes[path] for path in trained):",
-        "if not trained:",
-        ("tests/training/test_importance.py",),
-    ),
-    Mutant(
-        "transformer/training/step.py",
         '"learning_rate": optimizer.learning_rate(state.step, hyper)',
         '"learning_rate": optimizer.learning_rate(state.step + 1, hyper)',
         ("tests/training/test_step.py", "tests/training/test_optimizer.py"),

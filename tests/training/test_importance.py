@@ -20,7 +20,7 @@ from tests.models.architecture_variants import PAD, VOCABULARY, build, exact, ki
 from tests.oracles import transformer as oracle
 from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture, CapturedAttention, fill_importance
-from transformer.attention.importance import OutputGates, gate_input, initial_gates
+from transformer.attention.importance import initial_gates
 from transformer.attention.statistics import ENTROPY
 from transformer.layers.functional_module import Precision
 from transformer.layers.lora import LoraConfig, LoraTarget
@@ -231,23 +231,6 @@ def test_importance_is_the_difference_that_a_gate_makes(name: str) -> None:
     # In a step that does not observe it is zero.
     unobserved = trial.measure(batch, observe=False)
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(unobserved))
-
-
-def test_padding_counts_nothing_whatever_stands_in_it() -> None:
-    x, kernel = np.random.default_rng(0).normal(size=(2, 3, 2, 4)), np.random.default_rng(1).normal(size=(2, 4, 5))
-    real = np.array([[True, True, True], [True, False, False]])[..., None]
-
-    def loss(gates: OutputGates, x: Any) -> Any:
-        y = jnp.einsum("bthd,hde->bte", gate_input(x, x.shape, gates)[0], kernel)
-        return jnp.sum(jnp.where(real, jnp.square(y), 0))
-
-    gates = OutputGates(jnp.zeros(2), jnp.zeros(1))
-    padded = np.where(real[..., None], x, np.nan)
-    expected, found = (jax.grad(loss)(gates, array.astype(np.float32)) for array in (x, padded))
-    np.testing.assert_array_equal(found.heads, expected.heads)
-    np.testing.assert_array_equal(found.branch, expected.branch)
-    y = np.einsum("bthd,hde->bte", x, kernel) * real
-    np.testing.assert_allclose(found.branch, [2 * np.square(y).sum()], rtol=1e-5)
 
 
 def test_what_an_objective_does_not_train_is_not_passed_through_for_its_sake() -> None:
