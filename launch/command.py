@@ -179,7 +179,7 @@ class ConfigArguments(Arguments):
             UserError: If a key is unknown or given twice, or its value invalid.
         """
         values = dict(self.base)
-        if self.config_overrides:
+        if self.config_overrides and self.base:  # without a run to read it from, which the command refuses
             # imports jax
             from transformer.training.config import apply_text_overrides
 
@@ -249,6 +249,7 @@ class Command[A: Arguments]:
         example: The flags of an example call.
         arguments: The class that declares its flags, of `ConfigArguments` if it takes --config and --config.KEY=VALUE.
         resumes: Whether --config may be omitted if --workdir holds a run, which recorded its config.
+        reads_run: Whether the config is that of the run in --workdir, and there is no flag --config.
         before_jax: What must be done to this process before jax is imported, such as setting environment variables.
         repeats_steps: Whether it computes step after step, for which freed memory is kept.
         package: Where its module is: `launch`, or a package of the checkout whose commands are not installed.
@@ -259,6 +260,7 @@ class Command[A: Arguments]:
     example: str
     arguments: type[A]
     resumes: bool = False
+    reads_run: bool = False
     before_jax: Callable[[A], None] | None = None
     repeats_steps: bool = True
     package: str = "launch"
@@ -270,7 +272,7 @@ class Command[A: Arguments]:
 
     @property
     def takes_config(self) -> bool:
-        """Whether it takes --config and --config.KEY=VALUE."""
+        """Whether it takes --config.KEY=VALUE, and --config unless `reads_run`."""
         return issubclass(self.arguments, ConfigArguments)
 
     @property

@@ -43,13 +43,13 @@ def parse_arguments[A: Arguments](command: Command[A], words: Sequence[str]) -> 
             convert_value(flag.value_type, flag_values[flag.name], f"--{flag.name}", limits)
     if "data_dir" in flag_values and DATA_DIR_KEY in overrides:
         raise UserError(f"--data_dir={flag_values['data_dir']} sets config.{DATA_DIR_KEY} too: leave one of them out")
-    recorded = recorded_config(workdir) if command.resumes and not config_file else None
+    recorded = recorded_config(workdir) if _may_read_run(command) and not config_file else None
     _refuse_missing_flags(command, flag_values, has_config=bool(config_file) or recorded is not None)
     argv = _join_flag_values(command, words)
     _check_combinations(command, flag_values, argv)
     values = {flag.name: _field_value(flag, flag_values) for flag in command.flags}
     if command.takes_config:
-        base = load_config(config_file).to_dict() if recorded is None else recorded
+        base = (load_config(config_file).to_dict() if config_file else {}) if recorded is None else recorded
         values |= {"base": base, "config_file": config_file, "config_overrides": config_overrides}
     arguments = command.arguments(argv=argv, **values)
     if recorded is not None and isinstance(arguments, TrainingArguments):
@@ -190,7 +190,12 @@ _CONFIG = Flag(
 
 
 def _all_flags(command: Command) -> tuple[Flag, ...]:
-    return ((_CONFIG,) if command.takes_config else ()) + command.flags
+    return ((_CONFIG,) if command.takes_config and not command.reads_run else ()) + command.flags
+
+
+def _may_read_run(command: Command) -> bool:
+    """Return whether the config may be that of the run in --workdir."""
+    return command.resumes or command.reads_run
 
 
 def _build_parser(command: Command) -> _Parser:
@@ -258,7 +263,7 @@ def _describe_unknown_flag(
     if re.match(r"--?config\b", word):
         return f"unknown flag {name}: {command.name} takes no config, the run directory holds the run's own"
     if command.takes_config and not close_matches(name, flags, cutoff=0.8):
-        for config_key in _config_keys(config_file, workdir if command.resumes else None):
+        for config_key in _config_keys(config_file, workdir if _may_read_run(command) else None):
             if name.lstrip("-") in (config_key, config_key.rpartition(".")[2]):
                 # A separate value is the next word.
                 value = word.partition("=")[2] or next((word for word in unknown_words[1:] if word[0] != "-"), "VALUE")

@@ -4,11 +4,15 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.cli import run
 from launch.command import Arguments, Command, flag, trust_flag
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import UserError
+
+if TYPE_CHECKING:
+    from transformer.runs.run_directory import RunDirectory
 
 UNITS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
@@ -82,9 +86,36 @@ def main(arguments: MapsArguments) -> None:
         from transformer.interpret.show import write_checkpoint_report
 
         page = write_checkpoint_report(run, budget, arguments.data_dir, arguments.trust)
+    elif other_run is None and (parent := _branch_parent(run)) is not None:
+        page = _write_branch_report(directory, budget, parent)
     else:
         page = write_report(directory, budget, compare_to=other_run)
     print(f"Open this page in a browser: {page.resolve()}")
+
+
+def _branch_parent(run: "RunDirectory") -> Path | None:
+    """Return the run that a branch was branched off, if it is still there and has maps to compare with."""
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.storage.paths import parse_path
+
+    origin = run.branch_origin()
+    if origin is None:
+        return None
+    parent = RunDirectory(parse_path(origin.run))
+    return parent.path if parent.is_run() and parent.maps_dir.exists() else None
+
+
+def _write_branch_report(directory: Path, budget: int, parent: Path) -> Path:
+    """Write the page of a branch, compared with its parent if the two can be compared."""
+    from transformer.maps.report.page import write_report
+
+    try:
+        page = write_report(directory, budget, compare_to=parent)
+    except UserError as error:
+        print(f"not compared with {parent}, which it was branched off: {error}", file=sys.stderr)
+        return write_report(directory, budget)
+    print(f"compared with {parent}, which it was branched off")
+    return page
 
 
 def _write_text_page(arguments: MapsArguments, text: str, budget: int) -> None:

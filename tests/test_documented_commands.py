@@ -57,10 +57,10 @@ def check(module: str, words: Sequence[str]) -> None:
     words = ["--config=experiments/demo.py" if word in PLACEHOLDERS else word for word in words]
     if "..." in words:
         words = ["--workdir=runs/new", *(word for word in words if word != "...")]
-    if command.takes_config and not any(word.startswith("--config=") for word in words):
+    if command.takes_config and not command.reads_run and not any(word.startswith("--config=") for word in words):
         words = ["--config=experiments/demo.py", *words]
     arguments = parse_arguments(command, words)
-    if command.takes_config:
+    if command.takes_config and not command.reads_run:
         assert arguments.config["steps"] > 0  # every key is one of the schema
 
 

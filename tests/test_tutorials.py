@@ -96,7 +96,11 @@ def test_induction_heads_measures_every_head(folder: Path, capsys: pytest.Captur
     names = run("induction_heads")
     assert names["scores"]["induction"].shape == (len(names["maps"].steps), 2, 2)
     assert names["maps"].steps[-1] == 4
-    assert "onset: step None; largest induction score at the end: 0." in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "onset: step None; largest induction score at the end: 0." in out
+    assert names["weights"].shape == (2, 32, 2, 27, 27)
+    assert names["restored"].shape == (27,)
+    assert re.search(r"^steered to '\w', behind which comes '\w': \[\('", out, re.MULTILINE)
 
 
 @pytest.mark.slow

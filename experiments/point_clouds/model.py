@@ -31,6 +31,7 @@ from transformer.models.transformer_base import (
     BlockStacks,
     capture_for_stack,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -129,6 +130,7 @@ class SetTransformer(BlockStacks):
                     ),
                     x_BxNxE,
                     key=layers_key,
+                    gates=gates_for_stack(STACK, forward_pass.capture),
                 )
                 x_BxNxE = final_states(self.norm, x_BxNxE)
             maps = maps_of_stack(STACK, stack_by_layer(outputs))

@@ -22,7 +22,7 @@ from transformer.models.encoder_decoder import DECODER, ENCODER, EncoderDecoder,
 from transformer.models.model import Inputs, split_key
 from transformer.models.model_family import TOKEN_EMBEDDING_PATTERNS, ModelFamily
 from transformer.models.task_interface import TaskInterface
-from transformer.models.transformer_base import capture_for_stack, sites_of_stack
+from transformer.models.transformer_base import capture_for_stack, gates_for_stack, sites_of_stack
 
 _STRIDES = (2, 2)
 
@@ -94,6 +94,7 @@ class SpeechTransformer(EncoderDecoder):
             ),
             self.add_positions(x_BxSxE, jnp.arange(x_BxSxE.shape[1])[None], embedding_key),
             key=layers_key,
+            gates=gates_for_stack(ENCODER, capture),
         )
         return self.encoder_norm(x_BxSxE), lengths_B, stack_by_layer(outputs)
 

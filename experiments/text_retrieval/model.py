@@ -27,6 +27,7 @@ from transformer.models.transformer_base import (
     TokenModel,
     capture_for_stack,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -146,6 +147,7 @@ class DualEncoder(TokenModel):
                     ),
                     x_BxTxE,
                     key=layers_key,
+                    gates=gates_for_stack(stack, capture),
                 )
                 x_BxTxE, maps = final_states(self.norm, x_BxTxE), maps_of_stack(stack, stack_by_layer(outputs))
         match self.pooling:

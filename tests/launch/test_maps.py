@@ -1,6 +1,7 @@
 """`launch.maps`: sizes, mistakes told in one line, the page, and the page that is served until Ctrl-C."""
 
 import http.client
+import json
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from launch import cli, maps
 from tests.interpret.conftest import folders  # noqa: F401  a fixture
-from tests.maps.conftest import write_run
+from tests.maps.conftest import write_long_run, write_run
 from transformer.config import UserError
 
 
@@ -142,6 +143,37 @@ def test_it_writes_the_page(capsys, directory):
     assert "connect-src" not in page
     assert "fetch" not in page
     assert "data-version" not in page.partition("<body")[0]
+
+
+def test_a_branch_is_compared_with_its_parent_while_that_is_there_and_comparable(capsys, directory, tmp_path):
+    parent, branch = tmp_path / "parent", write_run(tmp_path / "branch", steps=(200,), seed=1).directory
+    shutil.copytree(directory, parent)
+    starts = json.loads((branch / "environment.json").read_text())
+    starts[-1]["branched_from"] = {
+        "run": str(parent),
+        "step": 100,
+        "overrides": {"seed": 2},
+        "left_out_batches": [7, 9],
+    }
+    (branch / "environment.json").write_text(json.dumps(starts))
+
+    def write() -> tuple[str, str, str]:
+        assert cli.run(maps.COMMAND, maps.main, [f"--workdir={branch}"]) == 0
+        said = capsys.readouterr()
+        return said.out, said.err, (branch / "report.html").read_text()
+
+    out, err, page = write()
+    assert (f"compared with {parent}, which it was branched off\n" in out, err) == (True, "")
+    assert f"{parent} at step 100: config.seed=2, without batches 7 to 8" in page
+    assert '"otherRun": null' not in page
+    shutil.rmtree(parent)
+    write_long_run(parent)
+    out, err, page = write()
+    assert err.startswith(f"not compared with {parent}, which it was branched off: ")
+    assert "compared with" not in out
+    shutil.rmtree(parent)
+    out, err, page = write()
+    assert ("compared with" in out, err) == (False, "")
 
 
 def test_ctrl_c_ends_the_server_quietly(directory, tmp_path, root):

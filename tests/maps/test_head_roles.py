@@ -9,7 +9,15 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
-from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, RoleAssessment, WholeRows, classify_heads
+from transformer.maps.head_roles import (
+    MIN_BROAD_FRACTION,
+    MIN_ROLE_SCORE,
+    RoleAssessment,
+    WholeRows,
+    classify_heads,
+    heads_with_role,
+    score_role,
+)
 from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
 from transformer.maps.role_rules import Role, is_special_or_punctuation
@@ -311,3 +319,14 @@ def test_of_maps_that_are_not_whole_the_whole_rows_are_read(tmp_path):
     )
     named = {(layer, head): role for _, layer, head, role, *_ in roles_data(store)["heads"]}
     assert named[0, 0] == list(ROLE_TEXTS).index(Role.FIRST_TOKEN)
+
+
+@pytest.mark.parametrize(("habit", "role"), [("by -1", Role.PREVIOUS_TOKEN), ("behind the same", Role.INDUCTION)])
+@pytest.mark.parametrize("strength", [0.1, 0.5, 0.85])
+def test_the_score_of_one_role_is_that_of_its_keys(habit, role, strength):
+    rows = planted(habit, CAUSAL, strength)
+    scores = score_role(role, rows, CAUSAL, LABELS)
+    share, even = by_hand(habit, CAUSAL, rows)
+    assert scores.scores_LxH.tolist() == [[pytest.approx((share - even) / (1 - even), abs=1e-9)]]
+    assert scores.plays_LxH.tolist() == [[strength > MIN_ROLE_SCORE]]
+    assert heads_with_role(role, rows, CAUSAL, LABELS) == ({(0, 0)} if strength > MIN_ROLE_SCORE else set())

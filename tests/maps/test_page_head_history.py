@@ -30,7 +30,9 @@ def report(run):
     with (run.directory / "heads.jsonl").open("w") as file:
         for step in range(0, 1601, 50):
             heads = [[step / 100 + layer + head / 10 for head in range(4)] for layer in range(3)]
-            file.write(json.dumps({"step": step, "site": "encoder/self", "entropy": heads}) + "\n")
+            importance = [[step + 10 * layer + head for head in range(4)] for layer in range(3)]
+            record = {"step": step, "site": "encoder/self", "entropy": heads, "importance": importance}
+            file.write(json.dumps(record) + "\n")
     path = write_report(run.directory)
     (run.directory / "heads.jsonl").unlink()
     return path
@@ -172,7 +174,7 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     assert float(page.locator("#tip b").inner_text().split()[0]) == pytest.approx(one, abs=1e-3)
     buttons.nth(2).click()
     page.locator("#head-curve", has_text="stored step").wait_for()
-    wait_until(page, "document.querySelectorAll('#statistic option').length === 1")
+    page.locator("#sources button[aria-pressed=true]", has_text="training batches").wait_for()
     page.mouse.move(*cell_center(page, 6, 32, columns=33))
     assert page.locator("#tip").inner_text().startswith("head 1.2, step 1,600 17.2")
     # Between two steps of the probe a click goes to the nearer one.
@@ -183,6 +185,24 @@ def test_what_is_measured_on_can_be_chosen(report, visit, store):  # noqa: F811
     wait_for(page, "site", "decoder/self")
     wait_until(page, "document.querySelectorAll('#sources button').length === 2")
     assert page.locator("#sources button[aria-pressed=true]").inner_text() == "these examples (mean)"
+
+
+def test_what_only_training_batches_have_is_chosen_like_the_rest(report, visit):  # noqa: F811
+    page = visit(report, f"{SITE}&statistic=entropy")
+    pressed = page.locator("#sources button[aria-pressed=true]")
+    assert pressed.inner_text() == "these examples (mean)"
+    page.locator("#statistic").select_option(label="importance of the head")
+    page.locator("#sources button[aria-pressed=true]", has_text="training batches").wait_for()
+    wait_until(page, "document.querySelector('#head-reading').textContent.includes('importance of the head 812')")
+    # Another source has no importance: it shows what it has, and importance can be chosen again.
+    page.locator("#sources button").nth(0).click()
+    page.locator("#sources button[aria-pressed=true]", has_text="these examples").wait_for()
+    assert page.locator("#statistic").input_value() != "importance"
+    page.locator("#statistic").select_option("importance")
+    page.locator("#sources button[aria-pressed=true]", has_text="training batches").wait_for()
+    # The address alone says it too.
+    page = visit(report, f"{SITE}&statistic=importance")
+    assert page.locator("#sources button[aria-pressed=true]").inner_text() == "training batches"
 
 
 def test_many_heads_are_compact_rows_in_a_panel_that_scrolls(visit, tmp_path):  # noqa: F811

@@ -121,10 +121,24 @@ def test_training_batches_are_read_from_their_file(run, store, tmp_path):
     assert table.values_NxLxHxS[0, 2, 3].tolist() == [1.0, 3.0]
     assert np.isnan(table.values_NxLxHxS[1, 0, 0, 0])
     assert training_table({3: {"entropy": [[1.0]]}}, store.sites[0]) == []
+    assert training_table({3: {"entropy": [[1.0]] * 3}}, store.sites[0]) == []
     facts, blocks = history_payload(store, RunDirectory(tmp_path), 25_000_000)
     assert [table["source"] for table in facts["sites"][0]["tables"]][:2] == ["mean", "training"]
     assert "history-0-training" in {block.name for block in blocks}
     assert "history-1-training" not in {block.name for block in blocks}
+
+
+def test_the_importance_of_a_layers_branches_is_told_of_each_of_its_heads(store):
+    record = {
+        "importance": [[layer + head / 10 for head in range(4)] for layer in range(3)],
+        "branch_importance": [[1.0], [2.0], [3.0]],
+        "feed_forward_importance": [[4.0], [5.0], [6.0]],
+    }
+    (table,) = training_table({7: record}, store.sites[0])
+    assert table.names == tuple(record)
+    np.testing.assert_allclose(table.values_NxLxHxS[0, :, :, 0], record["importance"])
+    for row, name in ((1, "branch_importance"), (2, "feed_forward_importance")):
+        np.testing.assert_array_equal(table.values_NxLxHxS[row, :, :, 0], np.repeat(record[name], 4, axis=1))
 
 
 def test_a_damaged_line_is_named_and_no_file_is_no_fault(tmp_path):

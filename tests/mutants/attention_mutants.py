@@ -56,6 +56,30 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/capture.py",
+        "measured[name] * captured.counts[name]",
+        "measured[name]",
+        ("tests/attention/test_importance.py",),
+    ),
+    Mutant(
+        "transformer/attention/importance.py",
+        "jnp.sum(jnp.abs(sum_B + bias_gradient_B))",
+        "jnp.sum(jnp.abs(sum_B))",
+        ("tests/attention/test_importance.py",),
+    ),
+    Mutant(
+        "transformer/attention/importance.py",
+        "jnp.sum(jnp.abs(sum_BxH), axis=0)",
+        "jnp.abs(jnp.sum(sum_BxH, axis=0))",
+        ("tests/attention/test_importance.py",),
+    ),
+    Mutant(
+        "transformer/attention/importance.py",
+        "jnp.where(wide_gradient == 0, 0, x.astype(wide_gradient.dtype) * wide_gradient)",
+        "x.astype(wide_gradient.dtype) * wide_gradient",
+        ("tests/attention/test_importance.py",),
+    ),
+    Mutant(
+        "transformer/attention/capture.py",
         "if isinstance(self.rows, int) and self.rows < 1:",
         "if isinstance(self.rows, int) and self.rows < 0:",
         ("tests/attention/test_capture.py",),

@@ -34,6 +34,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/interpret/test_load.py",),
     ),
     Mutant(
+        "transformer/interpret/role_onset.py",
+        "low, high = (low, middle) if plays else (middle, high)",
+        "low, high = (middle, high) if plays else (low, middle)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "next(step for step in steps if step > last_without)",
+        "next(step for step in steps if step >= last_without)",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if start is not None and start.step <= step]",
+        "if start is not None]",
+        ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
+        "transformer/interpret/role_onset.py",
+        "if nearest is None or nearest.step < saved:",
+        "if nearest is None:",
+        ("tests/interpret/test_role_onset.py",),
         "transformer/interpret/head_ablation.py",
         "value = (1 - gates_Lx1x1xHx1) * replacement_Lx1x1xHxD",
         "value = gates_Lx1x1xHx1 * replacement_Lx1x1xHxD",

@@ -40,6 +40,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/layers/test_grid_encoder.py",),
     ),
     Mutant(
+        "transformer/layers/feed_forward.py",
+        'self.activation.function(checkpoint_name(activated, "before_activation"))',
+        'checkpoint_name(self.activation.function(activated), "before_activation")',
+        ("tests/golden/test_activations.py",),
+    ),
+    Mutant(
         "transformer/layers/image_grid_attention.py",
         "jnp.asarray(self.gamma[...], x_BxNxC.dtype)[None, None] * o_BxNxC + x_BxNxC",
         "jnp.asarray(self.gamma[...], x_BxNxC.dtype)[None, None] * (o_BxNxC + x_BxNxC)",
@@ -58,10 +64,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/layers/test_lora.py",),
     ),
     Mutant(
+        "transformer/layers/multi_head_attention.py",
+        'return checkpoint_name(k_BxKxGxD, "keys"), checkpoint_name(v_BxKxGxD, "values")',
+        'return checkpoint_name(k_BxKxGxD, "values"), checkpoint_name(v_BxKxGxD, "keys")',
+        ("tests/golden/test_activations.py",),
+    ),
+    Mutant(
         "transformer/layers/recurrent.py",
         "layer_key, dropped = jax.random.fold_in(key, number), []",
         "layer_key, dropped = key, []",
         ("tests/layers/test_recurrent.py",),
+    ),
+    Mutant(
+        "transformer/layers/residual.py",
+        """            return checkpoint_name(x, "residual")""",
+        """            return checkpoint_name(x - y, "residual") + y""",
+        ("tests/golden/test_activations.py",),
     ),
     Mutant(
         "transformer/layers/residual.py",

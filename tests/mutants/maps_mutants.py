@@ -28,6 +28,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/maps/test_head_differences.py",),
     ),
     Mutant(
+        "transformer/maps/report/head_history.py",
+        "if name in OF_LAYERS and measured.shape == (shape[0], 1):",
+        "if measured.shape == (shape[0], 1):",
+        ("tests/maps/test_report_head_history.py",),
+    ),
+    Mutant(
         "transformer/maps/head_matching.py",
         "linear_sum_assignment(similarity_HxG, maximize=True)",
         "linear_sum_assignment(similarity_HxG)",

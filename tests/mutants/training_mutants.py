@@ -4,6 +4,30 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/training/branch.py",
+        "request.without.first < trained",
+        "request.without.first <= trained",
+        ("tests/training/test_branch.py",),
+    ),
+    Mutant(
+        "transformer/training/branch.py",
+        "return BatchRange(int(first), int(end) - int(first))",
+        "return BatchRange(int(first), int(end))",
+        ("tests/training/test_branch.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        'if record["split"] == "train" and first < record["step"] <= last',
+        'if record["split"] == "train" and first <= record["step"] <= last',
+        ("tests/training/test_replay_comparison.py",),
+    ),
+    Mutant(
+        "transformer/training/replay_comparison.py",
+        "sizes = np.maximum(*map(np.abs, values))",
+        "sizes = np.minimum(*map(np.abs, values))",
+        ("tests/training/test_replay_comparison.py",),
+    ),
+    Mutant(
         "transformer/training/build.py",
         "if not (accumulates or clips):",
         "if not (accumulates and clips):",

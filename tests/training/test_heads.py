@@ -44,6 +44,12 @@ TRANSLATION = {
 }
 
 
+def statistics_of(site: str) -> set[str]:
+    """What is logged of a site: a layer's feed-forward network belongs to its self-attention."""
+    of_branches = {"branch_importance"} | ({"feed_forward_importance"} if site.endswith("/self") else set())
+    return {*STATISTICS, "importance", *of_branches}
+
+
 class Case(NamedTuple):
     """A run's config, its sites in the order of the records, and how many devices divide its batches."""
 
@@ -100,7 +106,7 @@ def test_one_program_serves_the_steps_that_observe_and_those_that_do_not(trained
     assert step._cache_size() == 1  # type: ignore[attr-defined]
     assert set(on.maps) == set(trained.case.sites)
     for site, captured in on.maps.items():
-        assert set(captured.sums) == set(STATISTICS)
+        assert set(captured.sums) == statistics_of(site)
         assert captured.weights is None
         assert all(np.asarray(count).min() > 0 for count in captured.counts.values())
         assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(off.maps[site]))
@@ -127,7 +133,8 @@ def test_microbatches_add_up_to_the_statistics_of_the_batch(trained: Trained) ->
     _, metrics = build.make_jitted_train_step(resolved, setting)(state, shard_batch(batch, setting.placement), True)
     assert set(metrics.maps) == set(trained.case.sites)
     for site, captured in metrics.maps.items():
-        for name, mean in captured.means().items():
+        for name in expected[site].sums:
+            mean = captured.means()[name]
             np.testing.assert_allclose(mean, expected[site].means()[name], rtol=1e-5, atol=1e-5, err_msg=name)
             np.testing.assert_array_equal(captured.counts[name], expected[site].counts[name])
 
@@ -138,7 +145,10 @@ def test_a_run_keeps_the_statistics_of_every_head_of_the_steps_that_it_observed(
         (step, site) for step in (2, 4) for site in trained.case.sites
     ]
     for record in records:
-        assert set(record) == {"step", "site", *STATISTICS}
+        assert set(record) == {"step", "site", *statistics_of(record["site"])}
+        assert np.shape(record["importance"]) == (1, 2)
+        assert np.shape(record["branch_importance"]) == (1, 1)
+        assert np.min(record["importance"]) > 0
         assert np.shape(record["entropy"]) == (1, 2)
         assert np.min(record["entropy"]) > 0
         assert 0 < np.min(record["largest_weight"]) <= np.max(record["largest_weight"]) <= 1

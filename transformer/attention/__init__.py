@@ -12,8 +12,10 @@ from transformer.attention.capture import (
     add_layer_axis,
     capture_for_site,
     capture_weights,
+    fill_importance,
     single_layer_maps,
 )
+from transformer.attention.importance import ImportanceGates, initial_gates
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.logit_modification import LogitModification, Softcap
 from transformer.attention.masks import (
@@ -89,6 +91,7 @@ __all__ = [
     "Cosine",
     "ExpectationStatistic",
     "General",
+    "ImportanceGates",
     "KeyWeightStatistic",
     "Location",
     "LogitModification",
@@ -120,10 +123,12 @@ __all__ = [
     "dense_mask",
     "dropout",
     "entmax15",
+    "fill_importance",
     "finish_first_array",
     "gaussian_reweight",
     "grid_distance",
     "induction_mass",
+    "initial_gates",
     "local_monotonic",
     "local_predictive",
     "log_sum_exp",

@@ -1,5 +1,6 @@
 """Capture: requesting maps and head statistics of a forward pass, and computing them from its weights."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,9 +22,10 @@ from transformer.attention.blockwise import (
     map_query_blocks,
     recompute_weights,
 )
+from transformer.attention.importance import ImportanceGates
 from transformer.attention.masks import Mask, check_mask, query_positions, take_at_keys, visible_keys
 from transformer.attention.pytree_dataclass import field_axes, pytree_dataclass, static_field
-from transformer.attention.rare_branch import rare_branch
+from transformer.attention.rare_branch import compute_if
 from transformer.attention.scores import repeat_heads
 from transformer.attention.statistics import (
     ExpectationStatistic,
@@ -58,6 +60,8 @@ class Capture:
         query_key_vectors: Whether to return queries and keys, of every layer and head; as for `value_norms`.
         observe: A traced switch; where it is False, maps and statistics are zero and cost next to nothing. Toggling it
             does not recompile.
+        gates: Gates of the heads and residual branches of each site by its name, with respect to which the loss is
+            differentiated: their gradient is the importance. None measures none.
 
     Raises:
         TypeError: If `sites` is a string, or if `statistics` holds anything but statistics.
@@ -87,6 +91,7 @@ class Capture:
     value_norms: bool = static_field(default=False)
     query_key_vectors: bool = static_field(default=False)
     observe: Bool[Array, ""] | None = None
+    gates: Mapping[str, ImportanceGates] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.sites, str):
@@ -200,6 +205,51 @@ class QueryKeyVectors(NamedTuple):
     is_whole_logit: Bool[Array, "*L"]
 
 
+def add_importance(
+    captured: CapturedAttention | None, gates: ImportanceGates | None, capture: Capture | None, examples: int
+) -> CapturedAttention | None:
+    """Add the statistics that the backward pass computes: their counts are examples, their sums still zero.
+
+    Args:
+        captured: What a layer's attention captured; None stays None.
+        gates: The gates of that layer; None adds nothing.
+        capture: The request.
+        examples: The number of examples in the batch.
+
+    Returns:
+        The captured arrays, for `fill_importance` to complete.
+    """
+    if captured is None or gates is None or capture is None:
+        return captured
+    observed = 1.0 if capture.observe is None else capture.observe
+    counts = {name: jnp.full_like(gate, examples) * observed for name, gate in gates.by_statistic().items()}
+    sums = {name: jnp.zeros_like(count) for name, count in counts.items()}
+    return captured._replace(sums={**captured.sums, **sums}, counts={**captured.counts, **counts})
+
+
+def fill_importance(
+    maps: Mapping[str, CapturedAttention], gradients: Mapping[str, ImportanceGates]
+) -> dict[str, CapturedAttention]:
+    """Fill in the sums of the statistics that `add_importance` has added.
+
+    The mean over B examples is the gradient, sum_b |dL/dg_b|: the mean of |d(B L)/dg_b|, where B L_b, the share of an
+    example in a loss that is the mean over examples, is the loss of that example.
+
+    Args:
+        maps: The captured arrays by site.
+        gradients: The gradient of the loss with respect to the gates of each site.
+
+    Returns:
+        The captured arrays by site.
+    """
+    filled = {}
+    for site, captured in maps.items():
+        measured = gradients[site].by_statistic() if site in gradients else {}
+        sums = {name: measured[name] * captured.counts[name] for name in measured if name in captured.sums}
+        filled[site] = captured._replace(sums={**captured.sums, **sums})
+    return filled
+
+
 # What a pass without a request captured, by site.
 NOTHING_CAPTURED: Mapping[str, CapturedAttention] = {}
 
@@ -217,9 +267,16 @@ def capture_for_site(site: str, capture: Capture | None) -> Capture | None:
         capture: The request to the model, or None.
 
     Returns:
-        The request; None if nothing of the site is requested.
+        The request, without gates, which are not of attention's inside; None if nothing of the site is requested.
     """
-    return capture if capture is not None and site in capture.sites else None
+    if capture is None or site not in capture.sites:
+        return None
+    return capture if capture.gates is None else dataclasses.replace(capture, gates=None)
+
+
+def gates_for_site(site: str, capture: Capture | None) -> ImportanceGates | None:
+    """The gates of all layers of a site; None if its importance is not measured."""
+    return None if capture is None or capture.gates is None else capture.gates.get(site)
 
 
 def single_layer_maps(
@@ -643,11 +700,4 @@ def _select_rows(x: Array, axis: int, rows: tuple[int, ...] | int | None) -> Arr
 
 def capture_if_enabled(capture: Capture, compute_capture: Callable[[], CapturedAttention]) -> CapturedAttention:
     """Return `compute_capture()`, or zeros of the same shapes without running it where `capture.observe` is False."""
-    if capture.observe is None:
-        return compute_capture()
-    shapes = jax.eval_shape(compute_capture)
-    return jax.lax.cond(
-        capture.observe,
-        rare_branch(compute_capture),
-        lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
-    )
+    return compute_if(capture.observe, compute_capture)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 # The scope in which the operations of such a branch are traced, by which `transformer.costs` knows it.
 RARE_BRANCH = "rare_branch"
@@ -26,3 +28,20 @@ def rare_branch(branch: Callable[..., Any]) -> Callable[..., Any]:
             return branch(*operands)
 
     return marked
+
+
+def compute_if[T](condition: Bool[Array, ""] | None, compute: Callable[[], T]) -> T:
+    """Return `compute()`, or zeros of the same shapes without running it where a condition that rarely holds is False.
+
+    Args:
+        condition: The traced condition; None always computes.
+        compute: A function to arrays.
+    """
+    if condition is None:
+        return compute()
+    shapes = jax.eval_shape(compute)
+    return jax.lax.cond(
+        condition,
+        rare_branch(compute),
+        lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),
+    )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from transformer.attention.importance import OutputGates
 from transformer.layers.functional_module import Module, ParameterBuilder, store_inputs_alone
 from transformer.layers.initialization import ParameterRole
 from transformer.layers.linear import Linear
@@ -153,17 +154,21 @@ class FeedForward(Module):
         self.contract = Linear(inner, model, bias=bias, role=ParameterRole.CONTRACT, builder=builder)
         self.activation = activation
 
-    def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B E"]:
-        """Apply the network to each position."""
+    def __call__(self, x: Float[Array, "*B E"], gates: OutputGates | None = None) -> Float[Array, "*B E"]:
+        """Apply the network to each position; `gates` measure the importance of its output."""
+        contract = functools.partial(self._contract_activated, gates)
         if self.gate is None:
-            return store_inputs_alone(self._contract_activated, self.expand(x))
-        return store_inputs_alone(self._contract_activated, self.gate(x), self.expand(x))
+            return store_inputs_alone(contract, self.expand(x))
+        return store_inputs_alone(contract, self.gate(x), self.expand(x))
 
     def _contract_activated(
-        self, activated: Float[Array, "*B F"], gated: Float[Array, "*B F"] | None = None
+        self,
+        gates: OutputGates | None,
+        activated: Float[Array, "*B F"],
+        gated: Float[Array, "*B F"] | None = None,
     ) -> Float[Array, "*B E"]:
         """Compute f(activated) W_2 + b_2, or of its product with `gated`."""
         hidden = self.activation.function(checkpoint_name(activated, "before_activation"))
         hidden = hidden if gated is None else hidden * self.activation.gated_values(gated)
         hidden = with_logical_constraint(hidden, "batch", "length", "feed_forward") if hidden.ndim == 3 else hidden
-        return self.contract(checkpoint_name(hidden, "hidden"))
+        return self.contract.gated(checkpoint_name(hidden, "hidden"), gates)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer.attention.importance import OutputGates, gate_bias, gate_input
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
 from transformer.logical_axes import is_sharded, target_platform
@@ -136,6 +137,21 @@ class Linear(Module):
         """Apply the map; `kernel` replaces the layer's own W, such as a spectrally normalized one."""
         weights = self.kernel[...] if kernel is None else kernel
         return self._add_to_product(product(x, jnp.asarray(weights, x.dtype), self.contracted), x)
+
+    def gated(self, x: Float[Array, "B ..."], gates: OutputGates | None) -> Float[Array, "B ..."]:
+        """Apply the map at the end of a sub-layer; `gates` measure the importance of its heads and result."""
+        if gates is None or gates.is_empty:
+            return self(x)
+        weights, flat, contracted = jnp.asarray(self.kernel[...], x.dtype), x, self.contracted
+        if not is_sharded():  # the shapes in which `product` multiplies and stores them
+            size = math.prod(weights.shape[:contracted])
+            weights, flat, contracted = weights.reshape(size, *weights.shape[contracted:]), x.reshape(-1, size), 1
+        flat, zeros_B = gate_input(flat, x.shape, gates)
+        y = product(flat, weights, contracted).reshape(
+            *x.shape[: x.ndim - self.contracted], *weights.shape[contracted:]
+        )
+        y = self._add_to_product(y, flat.reshape(x.shape))
+        return y if self.bias is None else gate_bias(y, self.bias[...], zeros_B, gates)
 
     def logits(self, x: Float[Array, "*B E"], kernel: Float[Array, "E V"] | None = None) -> Float[Array, "*B V"]:
         """Apply the map as the head of a model: as `__call__`, but with a result in float32 or wider."""

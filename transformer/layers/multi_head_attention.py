@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.importance import OutputGates, gate_input
 from transformer.attention.masks import Mask
 from transformer.attention.positions import (
     SCHEMES,
@@ -70,6 +71,10 @@ class ConcatenateHeads(SplitHeads):
     def __call__(self, x: Float[Array, "*B H D"]) -> Float[Array, "*B E"]:
         """Join the last two axes."""
         return x.reshape(*x.shape[:-2], self.heads * self.head_dim)
+
+    def gated(self, x: Float[Array, "B N H D"], gates: OutputGates | None) -> Float[Array, "B N E"]:
+        """Join the last two axes; `gates` measure the importance of the heads and of the result."""
+        return self(x if gates is None or gates.is_empty else gate_input(x, x.shape, gates)[0])
 
     def full_matrix(self) -> Float[Array, "H D E"]:
         """The matrix of the map: the identity, cut into the rows of each head."""
@@ -167,6 +172,7 @@ class MultiHeadAttention(Module):
         text_length: int | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
+        gates: OutputGates | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to keys and values that are already projected.
 
@@ -180,6 +186,7 @@ class MultiHeadAttention(Module):
             text_length: The positions of the whole text, where these are only some of them.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
+            gates: Gates of the heads and of the output, by which their importance is measured; None for none.
 
         Returns:
             The output, and what was captured.
@@ -209,14 +216,21 @@ class MultiHeadAttention(Module):
                 q_BxQxHxD, k_BxKxGxD, v_BxKxGxD, self.output.full_matrix(), spec, scheme, mask
             )
             captured = capture_projections(captured, capture, projected)
-        return self.combine_heads(output_BxQxHxD), captured
+        return self.combine_heads(output_BxQxHxD, gates), captured
 
-    def combine_heads(self, output_BxQxHxD: Float[Array, "B Q H D"]) -> Float[Array, "B Q E"]:
-        """Compute Concat(head_1, ..., head_H) W_O; if the contribution of each head is requested, as their sum."""
+    def combine_heads(
+        self, output_BxQxHxD: Float[Array, "B Q H D"], gates: OutputGates | None = None
+    ) -> Float[Array, "B Q E"]:
+        """Compute Concat(head_1, ..., head_H) W_O; if the contribution of each head is requested, as their sum.
+
+        Args:
+            output_BxQxHxD: The output of each head.
+            gates: Gates of the heads and of the output, by which their importance is measured; None for none.
+        """
         with jax.named_scope(self.name):
             output_BxQxHxD = checkpoint_name(output_BxQxHxD, HEAD_OUTPUTS)
             if not is_requested(HEAD_CONTRIBUTIONS):
-                return self.output(output_BxQxHxD)
+                return self.output.gated(output_BxQxHxD, gates)
             matrix_HxDxE = self.output.full_matrix().astype(output_BxQxHxD.dtype)
             contributions_BxQxHxE = jnp.einsum("bqhd,hde->bqhe", output_BxQxHxD, matrix_HxDxE)
             contributions_BxQxHxE = checkpoint_name(contributions_BxQxHxE, HEAD_CONTRIBUTIONS)
@@ -233,6 +247,7 @@ class MultiHeadAttention(Module):
         rotary: LayerRotary = LayerRotary.GLOBAL,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
+        gates: OutputGates | None = None,
     ) -> tuple[Float[Array, "B Q E"], CapturedAttention | None]:
         """Attend from x to a memory; self-attention if both are the same.
 
@@ -244,12 +259,15 @@ class MultiHeadAttention(Module):
             rotary: The layer's rotary positions.
             key: Random key for dropout of weights; None means evaluation.
             capture: Which maps and statistics to capture; None captures nothing.
+            gates: Gates of the heads and of the output, by which their importance is measured; None for none.
 
         Returns:
             The output, and what was captured.
         """
         projected = self.keys_and_values(memory_BxKxE)
-        return self.read(x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture)
+        return self.read(
+            x_BxQxE, *projected, mask=mask, table=table, rotary=rotary, key=key, capture=capture, gates=gates
+        )
 
     def cacheable(
         self, keys_and_values: KeysAndValues, positions_BxK: Int[Array, "#B K"], rotary: LayerRotary, text_length: int

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Key
 
+from transformer.attention.importance import OutputGates, gate_branch
 from transformer.attention.inverted_dropout import dropout
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.norm import LayerNorm, RmsNorm
@@ -74,6 +75,18 @@ class SublayerKeys(NamedTuple):
 
     inside: Key[Array, ""] | None
     output: Key[Array, ""] | None
+
+
+class SublayerGates(NamedTuple):
+    """The gates of one sub-layer; None for none.
+
+    Attributes:
+        inside: Of its heads, and of its output.
+        output: Of what is added to the residual stream.
+    """
+
+    inside: OutputGates | None = None
+    output: OutputGates | None = None
 
 
 def split_sublayer_keys(key: Key[Array, ""] | None, count: int) -> tuple[SublayerKeys, ...]:
@@ -167,12 +180,19 @@ class Residual(Module):
             return x
         return jnp.where(is_first_block, read, x)
 
+    def place_gates(self, gates: OutputGates) -> SublayerGates:
+        """Place the gates of F's heads in F; that of the branch too, unless a norm follows, which undoes any factor."""
+        if self.placement not in (NormPlacement.OUTPUT, NormPlacement.SANDWICH):
+            return SublayerGates(gates, None)
+        return SublayerGates(gates._replace(branch=None), gates._replace(heads=None))
+
     def write(
         self,
         x: Float[Array, "B *N E"],
         y: Float[Array, "B *N E"],
         drop_rates: DropRates,
         key: Key[Array, ""] | None,
+        gates: OutputGates | None = None,
     ) -> Float[Array, "B *N E"]:
         """Return the residual stream after the sub-layer.
 
@@ -181,6 +201,7 @@ class Residual(Module):
             y: The sub-layer's output.
             drop_rates: Dropout rates of the output.
             key: Random key for them; None means evaluation.
+            gates: The gate of what is added to x, where it is not in the sub-layer already; None for none.
         """
         with jax.named_scope(self.name):
             match self.placement:
@@ -191,6 +212,7 @@ class Residual(Module):
                         y = self.output_norm(y)
                 case _:
                     pass
+            y = gate_branch(y, gates)
             if self.multiplier != 1:
                 y = y * jnp.asarray(self.multiplier, y.dtype)
             if self.layer_scale is not None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer.attention.capture import add_importance
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis
@@ -118,7 +119,7 @@ def apply_block_with_memory(
     Args:
         block: The layer's block.
         x_BxTxE: The segment.
-        layer: The layer's window, dropout, key and memory.
+        layer: The layer's window, dropout, key, memory and gates.
         memory_length: M, the number of positions to store for the next segment.
         mask: Which keys, those of the memory first, each query may see, before the layer's window.
         relative_positions: The position scheme's parameters that layers share, if any.
@@ -127,7 +128,7 @@ def apply_block_with_memory(
     Returns:
         The layer's output, what its sub-layers captured, and its memory for the next segment.
     """
-    keys, rates = block.split_key(layer.key), layer.drop_rates
+    keys, rates, gates = block.split_key(layer.key), layer.drop_rates, block.split_gates(layer.gates, capture)
     x = block_input(x_BxTxE)
 
     read = block.attention_residual.read(x)
@@ -141,14 +142,20 @@ def apply_block_with_memory(
         rotary=layer.kind.rotary,
         key=keys.attention.inside,
         capture=capture.attention,
+        gates=gates.attention.inside,
     )
-    x = block.attention_residual.write(x, y, rates, keys.attention.output)
+    attention = add_importance(attention, layer.gates.attention, capture.attention, len(x))
+    x = block.attention_residual.write(x, y, rates, keys.attention.output, gates.attention.output)
 
-    y, gates, balance = block.feed_forward_or_experts(
-        block.feed_forward_residual.read(x, first), mask.query_lengths, keys.feed_forward.inside, capture.expert_gates
+    y, expert_gates, balance = block.feed_forward_or_experts(
+        block.feed_forward_residual.read(x, first),
+        mask.query_lengths,
+        keys.feed_forward.inside,
+        capture.expert_gates,
+        gates.feed_forward.inside,
     )
-    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
-    aux = BlockAux(attention, None, gates, balance)
+    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output, gates.feed_forward.output)
+    aux = BlockAux(attention, None, expert_gates, balance)
     return with_logical_constraint(x, *BLOCK_AXES), (aux, next_memory(attended_BxKxE, memory_length))
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.capture import Capture, CapturedAttention, add_importance
+from transformer.attention.importance import ImportanceGates, OutputGates
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
@@ -34,6 +35,7 @@ from transformer.layers.residual import (
     LayerScale,
     NormPlacement,
     Residual,
+    SublayerGates,
     SublayerKeys,
     split_sublayer_keys,
 )
@@ -61,6 +63,21 @@ class BlockCapture(NamedTuple):
 NO_CAPTURE = BlockCapture()
 
 
+class BlockGates(NamedTuple):
+    """The gates by which the importance of heads and branches is measured; None for none.
+
+    Attributes:
+        attention: Of self-attention, and of the feed-forward network.
+        cross: Of cross-attention.
+    """
+
+    attention: ImportanceGates | None = None
+    cross: ImportanceGates | None = None
+
+
+NO_GATES = BlockGates()
+
+
 class BlockAux(NamedTuple):
     """The auxiliary results of a block.
 
@@ -86,6 +103,7 @@ class PerLayerInputs(NamedTuple):
         key: Random key; None means evaluation.
         segment_memory: The states that the layer stored of earlier segments; None for none.
         is_first: Whether it is the first layer, where the norm placement asks for it.
+        gates: The gates of its heads and branches, a `BlockGates` unless `apply` of `scan_blocks` reads another type.
     """
 
     kind: LayerKind
@@ -93,6 +111,15 @@ class PerLayerInputs(NamedTuple):
     key: Key[Array, ""] | None
     segment_memory: Float[Array, "B M E"] | None = None
     is_first: Bool[Array, ""] | bool = False
+    gates: Any = NO_GATES
+
+
+class GatesOfSublayers(NamedTuple):
+    """The gates of a block's sub-layers."""
+
+    attention: SublayerGates = SublayerGates()
+    cross: SublayerGates = SublayerGates()
+    feed_forward: SublayerGates = SublayerGates()
 
 
 class BlockKeys(NamedTuple):
@@ -188,7 +215,7 @@ class Block(Module):
 
         Args:
             x_BxTxE: The residual stream.
-            layer: The layer's window, dropout and key.
+            layer: The layer's window, dropout, key and gates.
             mask: Which keys each query may see, before the layer's window.
             relative_positions: The position scheme's parameters that layers share, if any.
             memory: The memory of cross-attention; None if there is none.
@@ -197,7 +224,7 @@ class Block(Module):
         Returns:
             The new residual stream, and what the sub-layers captured.
         """
-        keys, rates = self.split_key(layer.key), layer.drop_rates
+        keys, rates, gates = self.split_key(layer.key), layer.drop_rates, self.split_gates(layer.gates, capture)
         x = block_input(x_BxTxE)
 
         read = self.attention_residual.read(x)
@@ -211,8 +238,10 @@ class Block(Module):
             rotary=layer.kind.rotary,
             key=keys.attention.inside,
             capture=capture.attention,
+            gates=gates.attention.inside,
         )
-        x = self.attention_residual.write(x, y, rates, keys.attention.output)
+        attention = add_importance(attention, layer.gates.attention, capture.attention, len(x))
+        x = self.attention_residual.write(x, y, rates, keys.attention.output, gates.attention.output)
 
         cross = None
         if self.cross is not None and self.cross_residual is not None:
@@ -223,17 +252,20 @@ class Block(Module):
                 mask=memory.mask,
                 key=keys.cross.inside,
                 capture=capture.cross,
+                gates=gates.cross.inside,
             )
-            x = self.cross_residual.write(x, y, rates, keys.cross.output)
+            cross = add_importance(cross, layer.gates.cross, capture.cross, len(x))
+            x = self.cross_residual.write(x, y, rates, keys.cross.output, gates.cross.output)
 
-        y, gates, balance = self.feed_forward_or_experts(
+        y, expert_gates, balance = self.feed_forward_or_experts(
             self.feed_forward_residual.read(x, first),
             mask.query_lengths,
             keys.feed_forward.inside,
             capture.expert_gates,
+            gates.feed_forward.inside,
         )
-        x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
-        return with_logical_constraint(x, *BLOCK_AXES), BlockAux(attention, cross, gates, balance)
+        x = self.feed_forward_residual.write(x, y, rates, keys.feed_forward.output, gates.feed_forward.output)
+        return with_logical_constraint(x, *BLOCK_AXES), BlockAux(attention, cross, expert_gates, balance)
 
     def prefill(
         self,
@@ -351,12 +383,26 @@ class Block(Module):
         attention, feed_forward = split_sublayer_keys(key, 2)
         return BlockKeys(attention, SublayerKeys(None, None), feed_forward)
 
+    def split_gates(self, gates: BlockGates, capture: BlockCapture) -> GatesOfSublayers:
+        """Split the gates of a layer into those of its sub-layers."""
+        attention = cross = feed_forward = SublayerGates()
+        if gates.attention is not None and capture.attention is not None:
+            observe = capture.attention.observe
+            attention = self.attention_residual.place_gates(OutputGates(*gates.attention[:2], observe))
+            branch = OutputGates(None, gates.attention.feed_forward, observe)
+            is_linear = self.experts is None
+            feed_forward = self.feed_forward_residual.place_gates(branch) if is_linear else SublayerGates(None, branch)
+        if gates.cross is not None and capture.cross is not None and self.cross_residual is not None:
+            cross = self.cross_residual.place_gates(OutputGates(*gates.cross[:2], capture.cross.observe))
+        return GatesOfSublayers(attention, cross, feed_forward)
+
     def feed_forward_or_experts(
         self,
         x: Float[Array, "B T E"],
         lengths_B: Int[Array, " B"] | None = None,
         key: Key[Array, ""] | None = None,
         capture: Capture | None = None,
+        gates: OutputGates | None = None,
     ) -> tuple[Float[Array, "B T E"], CapturedAttention | None, ExpertBalance | ExpertUse | None]:
         """Apply the feed-forward network, or the experts in its place.
 
@@ -365,6 +411,7 @@ class Block(Module):
             lengths_B: Real positions of each example, for experts; None means all.
             key: Random key for the experts' noise; None means evaluation.
             capture: Which maps of the experts' gates to capture.
+            gates: The gate of the network's output; experts take none.
 
         Returns:
             The output, what was captured of the experts' gates, and how evenly the experts are used.
@@ -374,7 +421,7 @@ class Block(Module):
                 return self.experts(x, lengths_B=lengths_B, key=key, capture=capture)
         assert self.feed_forward is not None
         with jax.named_scope("feed_forward"):
-            return self.feed_forward(x), None, None
+            return self.feed_forward(x, gates), None, None
 
 
 def block_input(x: Float[Array, "B T E"]) -> Float[Array, "B T E"]:
@@ -412,6 +459,7 @@ def scan_blocks(
     key: Key[Array, ""] | None = None,
     segment_memories: tuple[Float[Array, "P B M E"], ...] | None = None,
     layers_per_block: int = 1,
+    gates: Any = NO_GATES,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Scan over the blocks of a stack, by periods of layers of different kinds.
 
@@ -424,6 +472,7 @@ def scan_blocks(
         key: Random key for dropout; None means evaluation.
         segment_memories: For each layer of a period, its memories in all P periods; None for none.
         layers_per_block: How many successive layers, whole periods, share the parameters of one block of the stack.
+        gates: The gates of all layers, arrays with a leading axis of layers.
 
     Returns:
         The final residual stream, and for each layer of a period its outputs with a leading axis of periods;
@@ -440,8 +489,8 @@ def scan_blocks(
     # Nothing else depends on a layer's number.
     numbers = jnp.arange(periods) if config.norm_placement is NormPlacement.PRE_NORMED_INPUT else None
 
-    def run_period(x: Any, group: tuple[Params, Any, Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
-        group_params, rates_P, keys_P, memories_P, period_number = group
+    def run_period(x: Any, group: tuple[Params, Any, Any, Any, Any, Any]) -> tuple[Any, tuple[Any, ...]]:
+        group_params, rates_P, keys_P, memories_P, period_number, gates_P = group
         blocks = [block for entry in bind(group_params) for block in entry.blocks]
         blocks = blocks * len(period) if shares_blocks else blocks
         outputs = []
@@ -450,7 +499,8 @@ def scan_blocks(
             layer_key = None if keys_P is None else keys_P[number]
             memory = None if memories_P is None else memories_P[number]
             is_first = False if period_number is None or number else period_number == 0
-            layer = PerLayerInputs(kind, DropRates(config.dropout, depth_rate), layer_key, memory, is_first)
+            drop_rates, layer_gates = DropRates(config.dropout, depth_rate), index_leading_axis(gates_P, number)
+            layer = PerLayerInputs(kind, drop_rates, layer_key, memory, is_first, layer_gates)
             x, output = apply(block, x, layer)
             outputs.append(output)
         return x, tuple(outputs)
@@ -459,7 +509,8 @@ def scan_blocks(
     if (policy := _checkpoint_policy(config.remat)) is not None:
         # Within a loop nothing could merge the two passes again; layers that are compiled in line could.
         body = jax.checkpoint(run_period, policy=policy, prevent_cse=config.scan_unroll > 1)
-    layers = (rates.reshape(periods, len(period)), keys, segment_memories, numbers)
+    gates_by_period = jax.tree.map(lambda leaf: leaf.reshape(periods, len(period), *leaf.shape[1:]), gates)
+    layers = (rates.reshape(periods, len(period)), keys, segment_memories, numbers, gates_by_period)
     if not shares_blocks:
         return jax.lax.scan(body, x, (params, *layers), unroll=config.scan_unroll)
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.capture import Capture, CapturedAttention, add_importance
 from transformer.attention.component import AttentionSizes, normal, zeros
+from transformer.attention.importance import ImportanceGates
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
@@ -20,7 +21,10 @@ from transformer.layers.segment_memory import concatenate_memory, next_memory
 from transformer.layers.transformer_block import (
     BLOCK_AXES,
     Block,
+    BlockCapture,
+    BlockGates,
     BlockKeys,
+    GatesOfSublayers,
     PerLayerInputs,
     add_window,
     block_input,
@@ -118,6 +122,13 @@ class StreamCaptures(NamedTuple):
     query: Capture | None
 
 
+class StreamGates(NamedTuple):
+    """The gates of each stream, by which the importance of heads and branches is measured; None for none."""
+
+    content: ImportanceGates | None
+    query: ImportanceGates | None
+
+
 class StreamMaps(NamedTuple):
     """What was captured of each stream."""
 
@@ -175,7 +186,7 @@ def apply_two_stream_block(
     Args:
         block: The layer's block.
         streams: The streams before.
-        layer: The layer's window, dropout, key and memory.
+        layer: The layer's window, dropout, key, memory, and gates as `StreamGates`.
         memory_length: M, the number of positions to store for the next segment.
         masks: The mask of each stream, before the layer's window.
         predicted_BxP: The predicted positions.
@@ -189,6 +200,7 @@ def apply_two_stream_block(
 
     with jax.named_scope(CONTENT_STREAM):
         keys, x_BxTxE = block.split_key(content_key), block_input(streams.content)
+        gates = block.split_gates(BlockGates(layer.gates.content), BlockCapture(capture.content))
         read_BxTxE = block.attention_residual.read(x_BxTxE)
         attended_BxKxE = concatenate_memory(layer.segment_memory, read_BxTxE)
         projected = block.attention.keys_and_values(attended_BxKxE)
@@ -200,14 +212,17 @@ def apply_two_stream_block(
             rotary=layer.kind.rotary,
             key=keys.attention.inside,
             capture=capture.content,
+            gates=gates.attention.inside,
         )
-        content = _finish_block(block, x_BxTxE, read_BxTxE, y_BxTxE, layer.drop_rates, keys)
+        content_maps = add_importance(content_maps, layer.gates.content, capture.content, len(x_BxTxE))
+        content = _finish_block(block, x_BxTxE, read_BxTxE, y_BxTxE, layer.drop_rates, keys, gates)
         memory_BxMxE = next_memory(attended_BxKxE, memory_length)
     if streams.query is None:
         return StreamStates(content, None), (StreamMaps(content_maps, None), memory_BxMxE)
 
     with jax.named_scope(QUERY_STREAM):
         keys, x_BxPxE = block.split_key(query_key), block_input(streams.query)
+        gates = block.split_gates(BlockGates(layer.gates.query), BlockCapture(capture.query))
         read_BxPxE = block.attention_residual.read(x_BxPxE)
         # Queries stand at their places, where distances to the keys are the same in every row.
         empty = jnp.zeros(content.shape[1:], read_BxPxE.dtype)
@@ -220,9 +235,11 @@ def apply_two_stream_block(
             rotary=layer.kind.rotary,
             key=keys.attention.inside,
             capture=capture.query,
+            gates=gates.attention.inside,
         )
+        query_maps = add_importance(query_maps, layer.gates.query, capture.query, len(x_BxPxE))
         y_BxPxE = jnp.take_along_axis(y_BxTxE, predicted_BxP[..., None], axis=1)
-        query = _finish_block(block, x_BxPxE, read_BxPxE, y_BxPxE, layer.drop_rates, keys)
+        query = _finish_block(block, x_BxPxE, read_BxPxE, y_BxPxE, layer.drop_rates, keys, gates)
     return StreamStates(content, query), (StreamMaps(content_maps, query_maps), memory_BxMxE)
 
 
@@ -233,10 +250,11 @@ def _finish_block(
     y: Float[Array, "B N E"],
     rates: DropRates,
     keys: BlockKeys,
+    gates: GatesOfSublayers,
 ) -> Float[Array, "B N E"]:
     """Write the output y of attention into the residual stream x, and apply the feed-forward network."""
     first = BlockInput(x, read)
-    x = block.attention_residual.write(x, y, rates, keys.attention.output)
-    y, _, _ = block.feed_forward_or_experts(block.feed_forward_residual.read(x, first))
-    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output)
+    x = block.attention_residual.write(x, y, rates, keys.attention.output, gates.attention.output)
+    y, _, _ = block.feed_forward_or_experts(block.feed_forward_residual.read(x, first), gates=gates.feed_forward.inside)
+    x = block.feed_forward_residual.write(x, y, rates, keys.feed_forward.output, gates.feed_forward.output)
     return with_logical_constraint(x, *BLOCK_AXES)

@@ -180,7 +180,38 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
     Returns:
         The assessment of every head, layer by layer.
     """
-    return tuple(assessment for assessment, _ in _assess_heads(rows, site, labels))
+    return tuple(assessment for assessment, _ in _assess_heads(_measure_module(rows, site, labels), site))
+
+
+class RoleScores(NamedTuple):
+    """How far every head of one attention module plays a role.
+
+    Attributes:
+        scores_LxH: The scores, as `RoleAssessment.score`; of several fixed distances that of the best one. NaN if the
+            examples cannot show the role.
+        plays_LxH: Whether the head plays the role and no simpler rule explains its maps, even if another role describes
+            it better.
+    """
+
+    scores_LxH: Float[np.ndarray, "L H"]
+    plays_LxH: Bool[np.ndarray, "L H"]
+
+
+def score_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels) -> RoleScores:
+    """Score one role for every head of one attention module from whole rows of its maps at one step.
+
+    Args:
+        role: The role.
+        rows: Whole rows of the maps.
+        site: The attention module.
+        labels: The tokens and gold alignments of the examples.
+    """
+    module = _measure_module(rows, site, labels)
+    shape = len(site.layers), len(site.heads)
+    scores = [measurement.score_LxH for measurement in module.measurements if measurement.role is role]
+    scores_LxH = np.max(scores, axis=0) if scores else np.full(shape, np.nan)
+    plays_LxH = np.array([role in played for _, played in _assess_heads(module, site)], bool).reshape(shape)
+    return RoleScores(scores_LxH, plays_LxH)
 
 
 def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels) -> set[tuple[int, int]]:
@@ -195,12 +226,20 @@ def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels)
     Returns:
         Pairs (layer, head) of indices.
     """
-    assessed = _assess_heads(rows, site, labels)
+    assessed = _assess_heads(_measure_module(rows, site, labels), site)
     return {(reading.layer, reading.head) for reading, played in assessed if role in played}
 
 
-def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[tuple[RoleAssessment, set[Role]]]:
-    """Yield every head's assessment, and all the roles that it plays."""
+class _ModuleMeasurements(NamedTuple):
+    """The examples of one attention module, and the measurements of all distances and roles that they can show."""
+
+    examples: Sequence[ExampleRows]
+    by_distance: Mapping[int, Sequence[ExampleShare]]
+    measurements: Sequence[_RoleMeasurement]
+
+
+def _measure_module(rows: WholeRows, site: Site, labels: AxisLabels) -> _ModuleMeasurements:
+    """Measure every role that the examples can show."""
     examples = list(_extract_examples(rows, site, labels))
     by_distance = _measure_distances(examples, site, labels)
     measurements = list(_measure_roles(examples, site, labels, by_distance))
@@ -208,6 +247,12 @@ def _assess_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[t
     has_all_rows = rows.positions == tuple(range(max(longest, len(rows.positions))))
     if has_all_rows and (labels.gold_alignments or {}).get(site.name):
         measurements += _measure_alignment(rows, site, labels)
+    return _ModuleMeasurements(examples, by_distance, measurements)
+
+
+def _assess_heads(module: _ModuleMeasurements, site: Site) -> Iterator[tuple[RoleAssessment, set[Role]]]:
+    """Yield every head's assessment, and all the roles that it plays."""
+    examples, by_distance, measurements = module
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
         head_measurements = [measurement.of_head(layer, head) for measurement in measurements]
         verdicts = {

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         BlockStacks,
         TokenModel,
         capture_for_stack,
+        gates_for_stack,
         maps_of_stack,
         sites_of_stack,
     )
@@ -133,6 +134,7 @@ __all__ = [
     "check_max_length",
     "compute_context",
     "count_parameters",
+    "gates_for_stack",
     "maps_of_stack",
     "model_config",
     "reinforce_extras",

@@ -41,6 +41,7 @@ from transformer.models.transformer_base import (
     causal_mask,
     expert_losses,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -211,6 +212,7 @@ class Decoder(TokenDecoder):
             ),
             self.embed(tokens_BxT, jnp.asarray(positions), embedding_key),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
         )
         x_BxTxE, aux = final_states(self.norm, x_BxTxE), stack_by_layer(outputs)
         extras = self._head_outputs(x_BxTxE, inputs, classes_key)

@@ -49,6 +49,7 @@ from transformer.models.transformer_base import (
     capture_for_stack,
     expert_losses,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -421,6 +422,7 @@ class Encoder(TokenModel):
             ),
             self.embed(tokens_BxT, jnp.arange(tokens_BxT.shape[1])[None], embedding_key, types_BxT),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
             layers_per_block=self.layers_per_block,
         )
         x_BxTxE, aux = final_states(self.norm, x_BxTxE), stack_by_layer(outputs)

@@ -45,6 +45,7 @@ from transformer.models.transformer_base import (
     capture_for_stack,
     expert_losses,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -191,6 +192,7 @@ class EncoderDecoder(TokenDecoder):
                 ),
                 self.embed(target_BxT, jnp.arange(target_BxT.shape[1])[None], embedding_key),
                 key=layers_key,
+                gates=gates_for_stack(DECODER, forward_pass.capture),
             )
             x_BxTxE = final_states(self.decoder_norm, x_BxTxE)
         maps: dict[str, CapturedAttention] = {}
@@ -231,6 +233,7 @@ class EncoderDecoder(TokenDecoder):
             ),
             self.embed(source_BxS, jnp.arange(source_BxS.shape[1])[None], embedding_key, tables=tables),
             key=layers_key,
+            gates=gates_for_stack(ENCODER, capture),
         )
         return final_states(self.encoder_norm, x_BxSxE), lengths, stack_by_layer(outputs)
 

@@ -30,6 +30,7 @@ from transformer.models.transformer_base import (
     BlockStacks,
     capture_for_stack,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -107,6 +108,7 @@ class RegressionDecoder(BlockStacks):
             ),
             dropout(self.embed(vectors_BxTxI) + positions_TxE[None], self.config.dropout, embedding_key),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
         )
         aux = stack_by_layer(outputs)
         return self.head(final_states(self.norm, x_BxTxE)), Aux(maps_of_stack(STACK, aux), {}, state)

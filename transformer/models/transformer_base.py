@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from transformer.attention.capture import Capture, CapturedAttention, capture_for_site
+from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, gates_for_site
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
 from transformer.attention.sites import Axis, AxisKind, MapValues, Site
@@ -26,6 +26,7 @@ from transformer.layers.transformer_block import (
     Block,
     BlockAux,
     BlockCapture,
+    BlockGates,
     BlockGroup,
     EncoderMemory,
     stack_aux,
@@ -113,6 +114,14 @@ class TokenModel(BlockStacks, EmbeddingAndHead):
 def capture_for_stack(stack: str, capture: Capture | None) -> BlockCapture:
     """Return the parts of a capture request that concern the sites of a stack."""
     return BlockCapture(*(capture_for_site(f"{stack}/{site}", capture) for site in ("self", "cross", "experts")))
+
+
+def gates_for_stack(stack: str, capture: Capture | None) -> BlockGates:
+    """Return the gates of all layers of a stack, by which the importance of heads and branches is measured."""
+    cross = gates_for_site(f"{stack}/cross", capture)
+    # A layer has one feed-forward network, whose gate is that of self-attention's site.
+    cross = None if cross is None else cross._replace(feed_forward=None)
+    return BlockGates(gates_for_site(f"{stack}/self", capture), cross)
 
 
 def sites_of_stack(

@@ -28,6 +28,7 @@ from transformer.models.transformer_base import (
     causal_mask,
     expert_losses,
     final_states,
+    gates_for_stack,
     maps_of_stack,
     sites_of_stack,
 )
@@ -99,6 +100,7 @@ class TransformerXLDecoder(Decoder):
             ),
             self.embed(tokens_BxT, positions_1xT, embedding_key),
             key=layers_key,
+            gates=gates_for_stack(STACK, forward_pass.capture),
             segment_memories=split_memory_by_layer(memory, len(config.layer_pattern)),
         )
         layers_aux, memories = zip(*outputs, strict=True)

@@ -41,6 +41,7 @@ from transformer.models.transformer_base import (
     BlockStacks,
     capture_for_stack,
     final_states,
+    gates_for_stack,
     identity,
     maps_of_stack,
     sites_of_stack,
@@ -263,6 +264,7 @@ class Vit(BlockStacks):
                 functools.partial(Block.__call__, mask=Mask(), capture=capture_for_stack(STACK, forward_pass.capture)),
                 x_BxNxE,
                 key=layers_key,
+                gates=gates_for_stack(STACK, forward_pass.capture),
             )
             x_BxNxE = final_states(self.norm, x_BxNxE)
         maps = maps_of_stack(STACK, stack_by_layer(outputs))

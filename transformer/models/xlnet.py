@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.capture import CapturedAttention, capture_for_site
+from transformer.attention.capture import CapturedAttention, capture_for_site, gates_for_site
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.sites import Site
@@ -39,6 +39,7 @@ from transformer.layers.two_stream_attention import (
     QUERY_STREAM,
     SegmentDifferences,
     StreamCaptures,
+    StreamGates,
     StreamMaps,
     StreamMasks,
     StreamStates,
@@ -290,6 +291,9 @@ class XLNet(TokenModel):
             ),
             first,
             key=layers_key,
+            gates=StreamGates(
+                gates_for_site(CONTENT, forward_pass.capture), gates_for_site(QUERY, forward_pass.capture)
+            ),
             segment_memories=split_memory_by_layer(memory, len(config.layer_pattern)),
         )
         maps, memories = zip(*outputs, strict=True)

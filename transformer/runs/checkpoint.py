@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -83,6 +83,11 @@ class StoredCheckpoint:
     def leaves(self) -> dict[str, LeafShape]:
         """The shape and type of every leaf of the state, by path."""
         return {name: entry.leaf_shape for name, entry in self._entries.items()}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of every stored leaf (`transformer.runs.array_digests`), by path."""
+        return {name: entry.digest for name, entry in self._entries.items()}
 
     def restore(self, abstract: PyTree, prefix: tuple[str, ...] = ()) -> PyTree:
         """Restore the state or a whole part of it, bit for bit, without reading the rest.
@@ -196,16 +201,24 @@ class Checkpoints:
         directory: The directory of the checkpoints.
         max_to_keep: The number of most recent checkpoints to keep.
         permanent_checkpoint_every: Keep a checkpoint for good every so many steps; 0 keeps only the most recent ones.
+        permanent_steps: Steps whose checkpoints are kept for good as well.
 
     Raises:
         UserError: If `max_to_keep` is less than 1.
         DamagedCheckpoint: If the checkpoints cannot be listed.
     """
 
-    def __init__(self, directory: str | Path, max_to_keep: int, permanent_checkpoint_every: int = 0):
+    def __init__(
+        self,
+        directory: str | Path,
+        max_to_keep: int,
+        permanent_checkpoint_every: int = 0,
+        permanent_steps: Collection[int] = (),
+    ):
         if max_to_keep < 1:
             raise UserError(f"max_to_keep={max_to_keep} checkpoints is too few: it must be at least 1")
         self._max_to_keep, self._milestone_every = max_to_keep, permanent_checkpoint_every
+        self._permanent_steps = frozenset(permanent_steps)
         # Older ones are removed here, after the newest is verified; orbax would remove them when it is committed.
         options = ocp.CheckpointManagerOptions(
             max_to_keep=None, cleanup_tmp_directories=True, lightweight_initialize=True
@@ -225,6 +238,7 @@ class Checkpoints:
             raise UserError(f"{directory} is missing: this run has saved no checkpoint yet")
         reader = cls.__new__(cls)
         reader._max_to_keep = 0
+        reader._permanent_steps = frozenset()
         reader._open_manager(
             directory, ocp.CheckpointManagerOptions(read_only=True, create=False, lightweight_initialize=True)
         )
@@ -423,7 +437,11 @@ class Checkpoints:
 
     def _prune(self, newest: int) -> None:
         steps = self._list_steps_on_disk()
-        milestones = {step for step in steps if self._milestone_every and step % self._milestone_every == 0}
+        milestones = {
+            step
+            for step in steps
+            if step in self._permanent_steps or (self._milestone_every and step % self._milestone_every == 0)
+        }
         try:
             self._remove([step for step in steps if step not in {*milestones, *steps[-self._max_to_keep :]}], newest)
         except OSError as error:  # not a reason to end a run whose newest checkpoint is valid

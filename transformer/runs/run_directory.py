@@ -55,6 +55,36 @@ class ReportedCheckpoint:
 
 
 @dataclasses.dataclass(frozen=True)
+class BranchOrigin:
+    """Where a run was branched off another one.
+
+    Attributes:
+        run: The directory of the other run.
+        step: The step of it from which the branch continues.
+        overrides: The config keys of the branch that differ from those of the run, with their values.
+        left_out_batches: The first batch that the branch leaves out and the one after the last, counted from 0 in the
+            order of the data; empty if it leaves none out.
+    """
+
+    run: str
+    step: StepNumber
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    left_out_batches: tuple[NonNegativeInt, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.left_out_batches) not in (0, 2):
+            raise ValueError("left_out_batches: it must be empty, or the first batch and the one after the last")
+
+    def __str__(self) -> str:
+        """Return where it was branched off, and what differs, in one line."""
+        changes = [f"config.{key}={value}" for key, value in self.overrides.items()]
+        if self.left_out_batches:
+            first, end = self.left_out_batches
+            changes.append(f"without batches {first} to {end - 1}")
+        return f"{self.run} at step {self.step}" + (f": {', '.join(changes)}" if changes else "")
+
+
+@dataclasses.dataclass(frozen=True)
 class RunStart:
     """A start of the run in environment.json: its environment, and facts recorded later.
 
@@ -72,6 +102,7 @@ class RunStart:
         parameters: The number of parameters.
         initialized_from: The report of the initialization from another run.
         converted: The source of a converted run.
+        branched_from: The run that it was branched off, and what differs.
         tracked_as: The id under which experiment trackers know the run.
         diverged_at: The step at which a vmapped run diverged.
         reported: The checkpoint whose step was logged only after it was saved.
@@ -90,6 +121,7 @@ class RunStart:
     parameters: Annotated[int, Range(0, 2**63)] | None = None
     initialized_from: Mapping[str, Any] | None = None
     converted: Mapping[str, Any] | None = None
+    branched_from: BranchOrigin | None = None
     tracked_as: str | None = None
     diverged_at: StepNumber | None = None
     reported: ReportedCheckpoint | None = None
@@ -298,6 +330,10 @@ class RunDirectory:
     def facts(self) -> dict[str, Any]:
         """Return the latest value of each fact in environment.json."""
         return {name: value for start in self._read_starts() for name, value in start.items()}
+
+    def branch_origin(self) -> BranchOrigin | None:
+        """Return where the run was branched off another one; None if it was not."""
+        return next((start.branched_from for start in self.starts() if start.branched_from is not None), None)
 
     def is_in_use(self) -> bool:
         """Whether a process holds it; in a bucket it may have died within the last minute."""

@@ -1,6 +1,7 @@
 """Average the metrics of training steps between two logs, and measure steps per second and MFU."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,12 @@ from transformer.tasks.task import Batch
 from transformer.training.step import StepMetrics
 
 Numbers = Mapping[str, np.ndarray]
+_SPEEDS = re.compile(r".+_per_second|flops_per_step|batch_wait|mfu")
+
+
+def depends_on_speed(name: str) -> bool:
+    """Return whether a training metric depends on how fast the steps were, and so differs each time."""
+    return _SPEEDS.fullmatch(name) is not None
 
 
 class MetricAccumulator:

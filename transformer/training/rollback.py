@@ -3,7 +3,7 @@
 import dataclasses
 import io
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -171,6 +171,16 @@ def _record_rewind(directory: RunDirectory, rewind: RollbackRecord) -> None:
     write_json(directory.rollback_file, add_checksum(to_config(rewind)))
 
 
+def record_skipped_batches(directory: RunDirectory, ranges: Sequence[BatchRange]) -> None:
+    """Record the batches that a new run leaves out from its start, without a rollback.
+
+    Args:
+        directory: The run directory.
+        ranges: The ranges of batches, merged.
+    """
+    _record_rewind(directory, RollbackRecord(step=None, skip=0, skipped_batches=tuple(ranges), going_back_to=None))
+
+
 def training_batches(run: TrainingRun, components: TrainingComponents) -> CheckedBatches:
     """Return the validated batches of a run without those that it skips."""
     source = components.task.training_batches(run.experiment.run.seed)
@@ -188,12 +198,14 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Ba
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
+    replay = shlex.join([*shell_command("replay"), f"--workdir={run.directory.path}", f"--step={diverged.first}"])
     return TrainingDiverged(
         diverged.first,
         diverged.step,
         f"{diverged.reason}. Their batches are kept in {run.directory.path}: {', '.join(names)}. The run, of seed "
         f"{run.experiment.run.seed}, resumes from step {way.step} and trains on them again: to skip them, "
-        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips tolerates more of them",
+        f"{_rewind_command(run, way)}; a higher config.update_guard.max_consecutive_skips tolerates more of them. The "
+        f"array that is not finite first, if one is, is named by: {replay}",
     )
 
 

@@ -109,17 +109,26 @@ def set_up_runs(
                 stack.enter_context(directory.log_to_file())
             run_on_primary(functools.partial(refuse_missing_checkpoints, directory))
             config = experiment.run
+            # Of a branch the first checkpoint stays, since its config alone does not make that state again.
+            origin_steps = run_on_primary(functools.partial(_origin_steps, directory))
             checkpoints = stack.enter_context(
                 Checkpoints(
                     directory.checkpoints_dir,
                     max(config.keep_checkpoints, min_checkpoints),
                     config.permanent_checkpoint_every,
+                    origin_steps,
                 )
             )
             runs.append(
                 TrainingRun(experiment, directory, checkpoints, collect_metadata(experiment, components, directory))
             )
         yield components, runs
+
+
+def _origin_steps(directory: RunDirectory) -> list[int]:
+    """Return the step at which a run was branched off another one; none if it was not."""
+    origin = directory.branch_origin()
+    return [] if origin is None else [origin.step]
 
 
 def check_run(experiment: ExperimentConfig, workdir: Path, memory_bytes: float | None = None) -> TrainingComponents:

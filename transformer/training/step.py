@@ -9,16 +9,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention
+from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention, fill_importance
+from transformer.attention.importance import ImportanceGates, initial_gates
 from transformer.config import UserError
-from transformer.models.model import Model, Variables, replace_with_averaged
+from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
 from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
 from transformer.training.initial_state import trained_parameters
-from transformer.training.optimizer import Optimizer
+from transformer.training.optimizer import LAYERS, Optimizer
 from transformer.training.parameter_averages import ParameterAverage, update_average
 from transformer.training.state import TrainState, cast_to_accumulation_dtype, derive_key
 from transformer.training.update_guard import UpdateGuardConfig, guard_update
 
+# The gradient of a loss with respect to the trained parameters, and to the gates of heads and branches.
+Gradients = tuple[dict[str, Array], dict[str, ImportanceGates]]
 # The denominator of each auxiliary loss: the number of examples, tokens ... that it is a mean over.
 Counts = Mapping[str, Array]
 
@@ -76,7 +79,8 @@ def make_train_step(
         optimizers: The optimizer of each objective, by name.
         averages: The averages of the parameters, by name.
         num_microbatches: The number of microbatches n.
-        capture: The statistics of the training batch's own attention, computed in steps that observe; None for none.
+        capture: The statistics of the training batch's own attention, computed in steps that observe, with the
+            importance of its heads and branches; None for none.
         update_guard: Which updates are skipped.
 
     Returns:
@@ -104,8 +108,9 @@ def make_train_step(
         for objective in task.objectives:
             optimizer = optimizers[objective.name]
             trained = trained_parameters(objective, optimizer, view.variables.params)
-            gradients, aux = _accumulate_gradients(
-                view, objective, trained, batch, denominators, key(objective.key_name), num_microbatches
+            gates = {} if capture is None else gates_of_objective(model, capture, trained)
+            (gradients, gate_gradients), aux = _accumulate_gradients(
+                view, objective, trained, gates, batch, denominators, key(objective.key_name), num_microbatches
             )
             hyper = state.hyperparameters[objective.name]
             updates, optimizer_states[objective.name] = optimizer.update(
@@ -121,7 +126,8 @@ def make_train_step(
                 "update_norm": optax.tree.norm(updates),
             }
             values |= {prefix + name: value for name, value in metrics.items()}
-            maps |= {prefix + site: statistics for site, statistics in aux.maps.items()}
+            captured = fill_importance(aux.maps, gate_gradients)
+            maps |= {prefix + site: statistics for site, statistics in captured.items()}
         updated_state = state._replace(
             step=state.step + 1, variables=view.variables, optimizers=optimizer_states, task_state=view.task_state
         )
@@ -151,24 +157,38 @@ def check_microbatches(objectives: Sequence[Objective], num_microbatches: int) -
             )
 
 
+def gates_of_objective(model: Model, capture: Capture, trained: Mapping[str, Array]) -> dict[str, ImportanceGates]:
+    """Return the gates of the captured sites, or {} if the objective trains nothing in a stack of layers.
+
+    Its backward pass would end above the layers, and the gates' gradient would need all of it.
+    """
+    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+    if not any(LAYERS in axes[path] for path in trained):
+        return {}
+    return initial_gates(site for site in model.sites if site.name in capture.sites)
+
+
 def _accumulate_gradients(
     view: StateView,
     objective: Objective,
     trained: dict[str, Array],
+    gates: dict[str, ImportanceGates],
     batch: Batch,
     denominators: Mapping[str, Array],
     key: Key[Array, ""],
     num_microbatches: int,
-) -> tuple[dict[str, Array], LossAux]:
-    """Compute the gradient of one objective over the whole batch, with respect to its trained parameters."""
+) -> tuple[Gradients, LossAux]:
+    """Compute the gradient of one objective over the whole batch, with respect to its parameters and the gates."""
 
-    def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[dict[str, Array], LossAux]:
-        def loss(trained: dict[str, Array]) -> tuple[Array, LossAux]:
+    def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[Gradients, LossAux]:
+        def loss(trained: dict[str, Array], gates: dict[str, ImportanceGates]) -> tuple[Array, LossAux]:
             params = replace_with_averaged(view.variables.params, trained)
             loss_view = view._replace(variables=view.variables._replace(params=params))
+            if gates and view.capture is not None:
+                loss_view = loss_view._replace(capture=dataclasses.replace(view.capture, gates=gates))
             return _add_auxiliary_losses(*objective.loss_fn(loss_view, batch, denominators, key), counts)
 
-        gradients, aux = jax.grad(loss, has_aux=True)(trained)
+        gradients, aux = jax.grad(loss, argnums=(0, 1), has_aux=True)(trained, gates)
         return cast_to_accumulation_dtype(gradients), aux  # cast before microbatches are added and norms computed
 
     if num_microbatches == 1:
@@ -179,7 +199,7 @@ def _accumulate_gradients(
         _, aux = objective.loss_fn(view, batch, denominators, key)
         return {name: jnp.asarray(term.denominator, jnp.float32) for name, term in aux.losses.items()}
 
-    microbatches = jax.tree.map(lambda x: _split_microbatches(x, num_microbatches), dict(batch))
+    microbatches = jax.tree.map(lambda x: split_microbatches(x, num_microbatches), dict(batch))
     keys = jax.random.split(key, num_microbatches)
     shapes, aux = jax.eval_shape(lambda: gradient(jax.tree.map(lambda x: x[0], microbatches), keys[0], None))
     counts: Counts = {}
@@ -224,7 +244,12 @@ def _add_auxiliary_losses(value: Array, aux: LossAux, counts: Counts | None) -> 
     return value, aux._replace(metrics=metrics)
 
 
-def _split_microbatches(x: Array, parts: int) -> Array:
+def split_microbatches(x: Array, parts: int) -> Array:
+    """Cut an array of a batch into equal parts, [rows, ...] to [parts, rows / parts, ...].
+
+    Raises:
+        ValueError: If the rows do not divide evenly.
+    """
     if x.shape[0] % parts:
         raise ValueError(f"a batch of {x.shape[0]} rows cannot be cut into num_microbatches={parts} equal parts")
     # Strided, so that each microbatch has rows of every device.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from transformer.attention.importance import BRANCH_IMPORTANCE, FEED_FORWARD_IMPORTANCE, IMPORTANCE
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import PIXELS, distances_in_pixels
 from transformer.maps.head_roles import MIN_ROLE_SCORE, heads_with_role
@@ -47,7 +48,12 @@ SCALES: dict[str, tuple[str, str, float | None, float | None]] = {
     "diagonality": ("diagonality", "", 0, 1),
     "induction": ("induction score", "", 0, 1),
     "alignment_error": ("alignment error", "", 0, 1),
+    IMPORTANCE: ("importance of the head", "", 0, None),
+    BRANCH_IMPORTANCE: ("importance of the layer's attention", "", 0, None),
+    FEED_FORWARD_IMPORTANCE: ("importance of the layer's feed-forward network", "", 0, None),
 }
+# Statistics of a layer, which its heads share.
+OF_LAYERS = (BRANCH_IMPORTANCE, FEED_FORWARD_IMPORTANCE)
 
 
 class ChangePoint(NamedTuple):
@@ -390,6 +396,8 @@ def training_table(records: Mapping[int, Mapping[str, Any]], site: Site) -> list
     for column, step in enumerate(steps):
         for row, name in enumerate(names):
             measured = np.array(records[step].get(name, np.full(shape, np.nan)), dtype=np.float32)
+            if name in OF_LAYERS and measured.shape == (shape[0], 1):
+                measured = np.broadcast_to(measured, shape)
             if measured.shape != shape:
                 return []
             values[row, :, :, column] = measured

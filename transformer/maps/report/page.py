@@ -262,10 +262,16 @@ def _run_facts(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
         "started": environment.get("started"),
-        "config": config_entries(config),
+        "config": _config_entries(run),
         "curves": _thin_curves(curves),
         "samples": read_samples(run),
     }
+
+
+def _config_entries(run: RunDirectory) -> list[tuple[str, str]]:
+    """Return the entries of a run's config, and where it was branched off another run, if it was."""
+    origin = run.branch_origin()
+    return [*config_entries(run.config()), *([] if origin is None else [("branched_from", str(origin))])]
 
 
 def _thin_curves(curves: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,7 +332,7 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
     run = RunDirectory.open(directory)
     return {
         "title": str(run.config().get("name") or directory.resolve().name),
-        "config": config_entries(run.config()),
+        "config": _config_entries(run),
         "curves": _thin_curves(read_curves(run)),
         "matches": [
             [numbers[match.site], match.layer, match.head, match.other_layer, match.other_head, match.similarity]

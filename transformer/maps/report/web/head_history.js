@@ -34,6 +34,8 @@ const MAX_ROLES_SHOWN = 6;
 const SOURCES = { mean: "these examples (mean)", example: "this example", training: "training batches" };
 
 let selectedSource = "mean";
+/** @type {string | null} The statistic that was last asked for. */
+let requestedStatistic = null;
 /** @type {{ key: string, box: HistoryLayout, point: (state: ViewState) => void }} What is drawn now. */
 let headHistory = /** @type {any} */ (null);
 let historyRequests = 0;
@@ -48,9 +50,8 @@ export async function drawHeadHistory(state, choose) {
   const { tables } = data.history.sites[state.site];
   byId("head-history-panel").hidden = tables.length === 0;
   if (!tables.length) return;
-  const redraw = () => drawHeadHistory(state, choose);
-  const facts = showSources(state, tables, redraw);
-  const statistic = showStatistics(state, facts.names);
+  const facts = showSources(state, tables, choose);
+  const statistic = showStatistics(state, facts, tables);
   const table = await loadStatisticsTable(state.site, facts.source);
   // The other run has the mean over the probe alone, which is to be laid over no other curve.
   const both = facts.source === "mean" && tables.some((each) => each.source === "other");
@@ -73,26 +74,40 @@ export async function drawHeadHistory(state, choose) {
  * The buttons of what can be measured on; returns the facts of the table that is shown.
  * @param {ViewState} state
  * @param {StatisticsTable[]} tables
- * @param {() => void} redraw
+ * @param {Choose} choose
  * @returns {StatisticsTable}
  */
-function showSources(state, tables, redraw) {
+function showSources(state, tables, choose) {
   /** @param {string} name */
   const find = (name) => tables.find((table) => table.source === (name === "example" ? String(state.example) : name));
   const names = Object.keys(SOURCES).filter(find);
   if (!names.includes(selectedSource)) selectedSource = names[0];
+  if (state.statistic !== requestedStatistic) {
+    requestedStatistic = state.statistic;
+    // One that is newly chosen is shown where it was measured; a source that is chosen later stays.
+    /** @param {string} name */
+    const has = (name) => find(name)?.names.includes(state.statistic ?? "");
+    if (!has(selectedSource)) selectedSource = names.find(has) ?? selectedSource;
+  }
   /** @type {[string, string][]} */
   const choices = names.length > 1 ? names.map((name) => [name, SOURCES[name]]) : [];
-  renderSegments(byId("sources"), choices, selectedSource, (name) => ((selectedSource = name), redraw()));
+  renderSegments(byId("sources"), choices, selectedSource, (name) => {
+    selectedSource = name;
+    // What this source lacks is no longer asked for, so that it can be chosen again.
+    if (state.statistic === null || find(name)?.names.includes(state.statistic)) drawHeadHistory(state, choose);
+    else choose({ statistic: null });
+  });
   return find(selectedSource) ?? tables[0];
 }
 
 /**
- * The choice of a statistic; returns the one that is shown: the asked one, else the one that tells most.
+ * The choice of a statistic, those of other sources last; returns the one that is shown: the asked one, else the one
+ * that tells most.
  * @param {ViewState} state
- * @param {string[]} names
+ * @param {StatisticsTable} facts
+ * @param {StatisticsTable[]} tables
  */
-function showStatistics(state, names) {
+function showStatistics(state, { names }, tables) {
   const shown =
     state.statistic !== null && names.includes(state.statistic)
       ? state.statistic
@@ -100,9 +115,12 @@ function showStatistics(state, names) {
         ? "induction"
         : names[0];
   const choices = inputById("statistic");
-  if (choices.dataset.names !== String(names)) {
-    choices.dataset.names = String(names);
-    choices.replaceChildren(...names.map((name) => createHtml("option", { value: name }, statisticScale(name).words)));
+  const others = tables.filter((table) => table.source !== "other").flatMap((table) => table.names);
+  const offered = [...new Set([...names, ...others])];
+  if (choices.dataset.names !== String(offered)) {
+    choices.dataset.names = String(offered);
+    const options = offered.map((name) => createHtml("option", { value: name }, statisticScale(name).words));
+    choices.replaceChildren(...options);
   }
   choices.value = shown;
   return shown;
