@@ -12,6 +12,7 @@ from scipy import stats
 
 from launch import ablate_heads as command
 from launch import cli
+from tests.contracts.library_cases import LIBRARY
 from tests.training.written_run import CONFIG, drawn, with_params, write_run
 from transformer.config import UserError
 from transformer.huggingface.convert import CONVERSIONS
@@ -63,6 +64,11 @@ TRANSLATOR = {
         "max_length": 32,
     },
     "optimizer": {},
+}
+PERMUTED = {
+    "name": "permuted",
+    "steps": 1,
+    **next(case.config for case in LIBRARY if case.name == "permutation_lm x xlnet"),
 }
 HEADS = tuple(Head("decoder/self", layer, head) for layer in range(2) for head in range(2))
 NAME = "decoder/self/head_outputs"
@@ -276,6 +282,26 @@ def test_padding_is_in_no_mean_and_cross_attention_has_heads_too(tmp_path: Path)
         real = real_BxT[name.split("/")[0]]
         expected = np.einsum("lbthd,bt->lhd", outputs, real) / real.sum()
         np.testing.assert_allclose(means[name.removesuffix("/head_outputs")], expected, atol=1e-5, err_msg=name)
+
+
+def test_a_step_of_several_passes_is_edited_in_each(tmp_path: Path) -> None:
+    # Permutation language modeling is evaluated under several orders.
+    components, state = load(tmp_path / "xlnet", PERMUTED)
+    loss = find_held_out_loss(components, state, num_batches=1, heads_at_once=4)
+    state = state.without_optimizers()
+    assert {head.site for head in loss.heads} == {"content/self", "query/self"}
+    number = len(loss.heads)
+    step = 0.05
+    gates = np.concatenate([np.ones((1, number)), *(1 + sign * step * np.eye(number) for sign in (1, -1))])
+    totals = loss.unit_sums(state, gates).sum(axis=1)
+    derivatives = loss.loss_derivatives(totals[0])
+    upper, lower = np.split(np.array([loss.loss(sums) for sums in totals[1:]]), 2)
+    gradients = loss.gate_gradients(state, derivatives)
+    slopes = (upper - lower) / (2 * step)
+    # The content stream also acts through the memory of later segments, into which no gradient flows.
+    query = [index for index, head in enumerate(loss.heads) if head.site == "query/self"]
+    assert np.abs(slopes[query]).min() > 1e-3
+    np.testing.assert_allclose(gradients.gradient_N[query], slopes[query], atol=0.02 * np.abs(slopes[query]).max())
 
 
 def test_a_loss_that_is_no_sum_over_examples_is_measured_by_batch(language_model: Loaded) -> None:

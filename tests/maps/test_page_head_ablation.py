@@ -119,14 +119,14 @@ def test_modules_that_the_page_has_not_are_left_out(run, store) -> None:
 def test_the_chosen_heads_loss_stands_beside_its_map(visit, report) -> None:  # noqa: F811
     page = visit(report, f"{VIEW}0")
     assert page.inner_text("#knock-out") == (
-        "Loss without this head: +1.2 (+0.95 to +1.45); with its mean output: −0.5. Importance 0.0625. "
-        "Step 0, validation."
+        "Without this head the loss changes by +1.2 (+0.95 to +1.45); with its mean output, by −0.5. "
+        "Importance 0.0625. Step 0, validation."
     )
     page.locator("body").press("l")
     wait_until(page, "document.getElementById('knock-out').textContent.includes('+1.3 (')")
     page.evaluate(f"location.hash = '{VIEW}800'")
     wait_until(page, "document.getElementById('knock-out').textContent.includes('Step 800')")
-    assert page.inner_text("#knock-out").startswith("Loss without this head: −1.2 (−1.45 to −0.95);")
+    assert page.inner_text("#knock-out").startswith("Without this head the loss changes by −1.2 (−1.45 to −0.95);")
 
 
 @pytest.mark.browser

@@ -56,6 +56,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "if nearest is None or nearest.step < saved:",
         "if nearest is None:",
         ("tests/interpret/test_role_onset.py",),
+    ),
+    Mutant(
         "transformer/interpret/head_ablation.py",
         "value = (1 - gates_Lx1x1xHx1) * replacement_Lx1x1xHxD",
         "value = gates_Lx1x1xHx1 * replacement_Lx1x1xHxD",

@@ -266,15 +266,22 @@ class HeldOutLoss:
                     derivative * sums[name] for name, derivative in zip(self.sum_names, derivatives_K, strict=True)
                 )
 
-            gates = {name: jnp.ones_like(output[:, :, :1, :, :1]) for name, output in outputs.items()}
-            offsets = {name: jnp.zeros_like(output) for name, output in outputs.items()}
+            # A step may run the model several times: [pass, layer, example, position, head, feature].
+            outputs = {
+                edited.activation: jnp.reshape(
+                    outputs[edited.activation], (-1, len(edited.site.layers), *outputs[edited.activation].shape[1:])
+                )
+                for edited in self.edited_sites
+            }
+            gates = {name: jnp.ones_like(output[0, :, :, :1, :, :1]) for name, output in outputs.items()}
+            offsets = {name: jnp.zeros_like(output[0]) for name, output in outputs.items()}
             gate_gradients, output_gradients = jax.grad(weighted_sum, argnums=(0, 1))(gates, offsets)
             counted = {name: jnp.any(value != 0, axis=(3, 4)) for name, value in output_gradients.items()}
             by_site: dict[str, tuple[Array, Array, Array]] = {
                 edited.site.name: (
                     gate_gradients[edited.activation][:, :, 0, :, 0],
-                    jnp.einsum("lbthd,lbt->lhd", outputs[edited.activation], counted[edited.activation]),
-                    jnp.sum(counted[edited.activation], axis=(1, 2)),
+                    jnp.einsum("plbthd,lbt->lhd", outputs[edited.activation], counted[edited.activation]),
+                    len(outputs[edited.activation]) * jnp.sum(counted[edited.activation], axis=(1, 2)),
                 )
                 for edited in self.edited_sites
             }
@@ -371,11 +378,15 @@ def _has_loss(components: TrainingComponents, evaluation: Evaluation, state: Tra
 
 
 def find_edited_sites(sites: Sequence[Site], occurrences: Mapping[str, Occurrences]) -> tuple[EditedSite, ...]:
-    """Return the attention modules whose head outputs a pass has once for each of their layers and heads."""
+    """Return the attention modules whose head outputs a step has, of all layers and heads, in each of its passes."""
     edited_sites = []
     for site in sites:
         number, shape = occurrences.get(_head_outputs(site), Occurrences(0, None))
-        if shape is not None and number == len(site.layers) and shape.ndim == 4 and shape.shape[2] == len(site.heads):
+        if (
+            shape is not None
+            and shape.ndim == 4
+            and (shape.shape[2], number % len(site.layers)) == (len(site.heads), 0)
+        ):
             edited_sites.append(EditedSite(site, shape.shape[3]))
     return tuple(edited_sites)
 

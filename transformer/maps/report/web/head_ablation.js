@@ -45,9 +45,9 @@ export function showKnockOut(state) {
   if (!checkpoint || !head) return;
   const [, , , zero, mean, importance] = head;
   place.replaceChildren(
-    "Loss without this head: ",
+    "Without this head the loss changes by ",
     createHtml("b", {}, differenceText(zero)),
-    `; with its mean output: ${differenceText(mean)}. Importance ${formatNumber(importance)}. ` +
+    `; with its mean output, by ${differenceText(mean)}. Importance ${formatNumber(importance)}. ` +
       `Step ${formatNumber(checkpoint.step)}, ${data.headAblation?.split}.`,
   );
 }
