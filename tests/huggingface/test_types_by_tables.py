@@ -1,4 +1,4 @@
-"""Types whose tables differ in a few keys: what they refuse, what they leave out, and that the guide lists them."""
+"""Types whose tables differ in a few keys: what they refuse, what they leave out, and what an export writes."""
 
 import json
 import re
@@ -14,14 +14,12 @@ from tests.huggingface.test_convert import read
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
-from transformer.huggingface.decoder_heads import HEAD_LAYERS
 from transformer.huggingface.parameter_conversion import parameter_shapes
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
 
 EXPERTS = {"count": 5, "gating": "top_k"}
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
 
 
 @pytest.mark.parametrize(
@@ -262,23 +260,6 @@ def test_an_export_as_a_type_names_what_that_cannot_express(
     shapes = build(model, foreign.interface, Precision()).functional.shapes()
     with pytest.raises(UserError, match=said):
         write_model_folder(tmp_path / "out", model, shapes, model_type=recorded.config["model_type"])
-
-
-def test_the_guide_lists_every_type() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `(\w+)` \|", GUIDE.read_text(), re.MULTILINE)
-    assert dict(rows) == {name: family.model_family for name, family in CONVERSIONS.items()}
-
-
-def test_the_guide_lists_the_heads_of_every_decoder() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `decoder` \| ([^|]+) \|", GUIDE.read_text(), re.MULTILINE)
-    words = {
-        (): "next token",
-        ("classes",): "next token, classes of texts",
-        ("classes", "span"): "next token, classes of texts, answers",
-        ("classes", "token_classes"): "next token, classes of texts and of tokens",
-        ("classes", "token_classes", "span"): "next token, fine-tuning",
-    }
-    assert dict(rows) == {name: words[tuple(HEAD_LAYERS.get(name, ()))] for name, _ in rows}
 
 
 def test_the_first_mpt_files_name_their_class_otherwise() -> None:
