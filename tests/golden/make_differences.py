@@ -1,10 +1,12 @@
 """Measure how far our logits are from the recorded ones, and which class an export writes, for every recorded case.
 
 It writes tests/golden/differences.json, of which docs/models/hugging_face.md is generated. Nothing but Headwise is
-needed: .venv/bin/python -m tests.golden.make_differences
+needed: .venv/bin/python -m tests.golden.make_differences [case ...]
 """
 
+import dataclasses
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,7 @@ def _largest_difference(recorded: Recording, published: PublishedModel) -> float
     else:
         lengths = arrays.get("lengths", np.array(recorded_heads()[0]["lengths"], np.int32))
         inputs = {_TEXT_INPUTS[key]: arrays[key] for key in _TEXT_INPUTS if key in arrays} | {"lengths": lengths}
+        interface = dataclasses.replace(interface, bos_id=config.get("decoder_start_token_id"))
     model = build(model_config(published.model), interface, Precision())
     variables = Variables(published.read_params(), {})
     # A body whose config ties it has the head of next tokens: its states are what that reads.
@@ -107,11 +110,12 @@ def _largest_difference(recorded: Recording, published: PublishedModel) -> float
 
 
 def main() -> None:
-    """Write the file."""
-    measured = {}
-    for name in case_names():
+    """Measure the cases that are named, or all, and write the file; the others stay as they are."""
+    measured = json.loads(FILE.read_text(encoding="utf-8")) if sys.argv[1:] else {}
+    for name in sys.argv[1:] or case_names():
         measured[name] = measure(name)
         print(name, measured[name])
+    measured = {name: measured[name] for name in case_names()}
     lines = (f"{json.dumps(name)}: {json.dumps(result, sort_keys=True)}" for name, result in measured.items())
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -218,6 +218,7 @@ MODERNBERT = ConversionSpec(
         *norm_entries("head.norm", "head/norm"),
         *unembedding_entries("decoder"),
         *linear_entries("classifier", "classes"),
+        *linear_entries("classifier", "choice"),
         *linear_entries("classifier", "span"),
     ),
     optional_prefix="model.",
