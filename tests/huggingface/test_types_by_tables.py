@@ -295,3 +295,22 @@ def test_published_encoders_have_as_many_parameters_as_there(
     section, interface = CONVERSIONS[model_type].convert_config(config, pooler)
     shapes = build(model_config(section), interface, Precision()).functional.shapes()
     assert sum(leaf.size for leaf in leaves_by_path(shapes).values()) == parameters
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "cohere2", "olmo3", "ministral", "smollm3", "qwen2_moe_window"])
+def test_without_sliding_layers_no_window_is_written(name: str) -> None:
+    """The classes compute with a window in any case: null would be none, and an absent key is that of the class."""
+    recorded = recording(name)
+    spec, names = CONVERSIONS[recorded.config["model_type"]], frozenset(recorded.weights)
+    kinds = {"layer_types": ["full_attention"] * recorded.config["num_hidden_layers"]}
+    section, interface = spec.convert_config(recorded.config | kinds, names)
+    model = model_config(section)
+    shapes = parameter_shapes(build(model, interface, Precision()).functional.shapes())
+    written = spec.write_config(model, shapes)
+    assert "sliding_window" not in written
+    # What only sliding layers read, such as a base of their own, is not written.
+    assert model_config(spec.convert_config(written, names)[0]).attention_windows == model.attention_windows
+    windows, _ = spec.convert_config(recorded.config, names)
+    shapes = parameter_shapes(build(model_config(windows), interface, Precision()).functional.shapes())
+    if recorded.config.get("sliding_window") and any(windows["attention_windows"]):
+        assert spec.write_config(model_config(windows), shapes)["sliding_window"] == recorded.config["sliding_window"]
