@@ -7,7 +7,7 @@ from typing import Any
 from experiments.records import CHECKOUT
 from transformer.data.tokenizers.huggingface_tokenizers import tokenizer_files
 from transformer.huggingface.conversion_spec import ConversionSpec
-from transformer.huggingface.convert import CONVERSIONS
+from transformer.huggingface.convert import CONVERSIONS, OTHER_CLASSES
 
 DIFFERENCES = CHECKOUT / "tests" / "golden" / "differences.json"
 
@@ -128,7 +128,7 @@ UNSUPPORTED_MODELS = {
     "MPT and OLMoE with `clip_qkv`": "it bounds queries, keys and values",
     "Blenderbot 90M (`blenderbot-small`)": "its decoder adds positions behind the norm of the embeddings, its encoder "
     "before it",
-    "BART's classes of texts and answers": "they are read from the decoder, which reads the source once more",
+    "mBART's classes of texts and answers": "its decoder begins with the last token of each text, its language",
     "BART with an untied `tie_word_embeddings`": "its two sides and its head have tables of their own",
     "NLLB with a mixture of experts (`nllb-moe`)": "its router has another rule",
     "the discriminator of ELECTRA": "its head finds replaced tokens; the body is read with `ElectraModel` in "
@@ -144,6 +144,7 @@ _HEADS = (
     ("ForSequenceClassification", "classes of texts"),
     ("ForTokenClassification", "classes of tokens"),
     ("ForQuestionAnswering", "answers"),
+    ("ForMultipleChoice", "choices"),
     ("ForImageClassification", "classes of images"),
     ("For", "next token"),
     ("LMHeadModel", "next token"),
@@ -159,7 +160,7 @@ def models_page() -> str:
         HEAD,
         _table(("models", "`model_type`", "family", "heads", "tokenizer"), _type_rows()),
         CLASSES,
-        _table(("`model_type`", "class", "exported as", "largest difference"), class_rows(recorded.values())),
+        _table(("`model_type`", "class", "family", "exported as", "largest difference"), class_rows(recorded.values())),
         REFUSED,
         _table(("key", "values", "`model_type`"), refused_rows(CONVERSIONS)),
         UNSUPPORTED,
@@ -172,13 +173,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def _classes(spec: ConversionSpec) -> tuple[str, ...]:
-    return (spec.architecture, *spec.other_architectures)
+def class_families(model_type: str) -> dict[str, str]:
+    """Return the family of our model of each class of a type that is read."""
+    specs = (CONVERSIONS[model_type], *(spec for spec in OTHER_CLASSES if spec.model_type == model_type))
+    return {name: spec.model_family for spec in specs for name in (spec.architecture, *spec.other_architectures)}
 
 
 def _type_rows() -> Iterable[Sequence[str]]:
     for model_type, spec in CONVERSIONS.items():
-        texts = (next(text for part, text in _HEADS if part in name) for name in _classes(spec))
+        texts = (next(text for part, text in _HEADS if part in name) for name in class_families(model_type))
         # The same head of several classes once, and none last.
         heads = sorted(
             dict.fromkeys(head for text in texts for head in text.split(", ")), key=lambda head: head == "none"
@@ -194,12 +197,12 @@ def class_rows(recorded: Iterable[Mapping[str, Any]]) -> Iterable[Sequence[str]]
         recorded: For each recorded model, the class that was read, the class that an export wrote, and the difference.
     """
     cases = list(recorded)
-    for model_type, spec in CONVERSIONS.items():
-        for name in _classes(spec):
+    for model_type in CONVERSIONS:
+        for name, family in class_families(model_type).items():
             of_class = [case for case in cases if (case["model_type"], case["read"]) == (model_type, name)]
             exports = " or ".join(dict.fromkeys(f"`{case['written']}`" for case in of_class)) or "-"
             difference = f"{max(case['difference'] for case in of_class):.1e}" if of_class else "-"
-            yield f"`{model_type}`", f"`{name}`", exports, difference
+            yield f"`{model_type}`", f"`{name}`", f"`{family}`", exports, difference
 
 
 def refused_rows(specs: Mapping[str, ConversionSpec]) -> Iterable[Sequence[str]]:

@@ -311,7 +311,7 @@ LIBRARY = (
     ),
     Case(
         "question_answering x encoder_decoder",
-        UNANSWERABLE_QUESTIONS | {"sequence_format": "roberta"},
+        UNANSWERABLE_QUESTIONS | {"sequence_format": "roberta", "window_stride": 12},
         FINE_TUNED_ENCODER_DECODER | {"head": "span"},
         steps=24,
         daily=(),

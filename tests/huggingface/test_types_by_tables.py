@@ -148,10 +148,8 @@ def test_rotary_positions_that_gpt_oss_does_not_name_are_those_of_its_class(tmp_
 @pytest.mark.parametrize(
     ("name", "architecture", "reason"),
     [
-        ("distilbert", "DistilBertForMultipleChoice", "a head that chooses among texts"),
         ("electra", "ElectraForPreTraining", "other heads of pre-training"),
         ("albert", "AlbertForPreTraining", "other heads of pre-training"),
-        ("modernbert", "ModernBertForMultipleChoice", "a head that chooses among texts"),
     ],
 )
 def test_heads_that_no_encoder_has_are_refused(tmp_path: Path, name: str, architecture: str, reason: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from docs.generate import DOCS, generated_pages
-from docs.hugging_face_page import DIFFERENCES, MODELS, class_rows, refused_rows
+from docs.hugging_face_page import DIFFERENCES, MODELS, class_families, class_rows, refused_rows
 from tests.golden.make_differences import case_names, measure
 from tests.golden.recordings import EXCHANGED
 from transformer.config import UserError
@@ -34,10 +34,10 @@ def test_every_type_and_every_class_has_a_row() -> None:
     rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `(\w+)` \|", types, re.MULTILINE)
     assert dict(rows) == {name: spec.model_family for name, spec in CONVERSIONS.items()}
     assert re.findall(r"^\| `([\w-]+)` \| `(\w+)` \|", classes.partition("## Keys")[0], re.MULTILINE) == [
-        (name, architecture)
-        for name, spec in CONVERSIONS.items()
-        for architecture in (spec.architecture, *spec.other_architectures)
+        (name, architecture) for name in CONVERSIONS for architecture in class_families(name)
     ]
+    assert class_families("t5")["T5EncoderModel"] == class_families("t5")["T5ForTokenClassification"] == "encoder"
+    assert class_families("t5")["T5ForSequenceClassification"] == "encoder_decoder"
 
 
 def test_every_recorded_model_has_a_difference_below_the_bound() -> None:
@@ -55,8 +55,8 @@ def test_a_row_has_the_largest_difference_of_its_class_and_all_of_its_exports() 
         {"model_type": "llama", "read": "LlamaModel", "written": "LlamaModel", "difference": 9e-6},
     ]
     rows = {row[1]: row[2:] for row in class_rows(cases)}
-    assert rows["`GPT2Model`"] == ("`GPT2LMHeadModel` or `GPT2Model`", "3.0e-06")
-    assert rows["`GPT2LMHeadModel`"] == ("-", "-")
+    assert rows["`GPT2Model`"] == ("`decoder`", "`GPT2LMHeadModel` or `GPT2Model`", "3.0e-06")
+    assert rows["`GPT2LMHeadModel`"] == ("`decoder`", "-", "-")
 
 
 @pytest.mark.parametrize("name", ["heads/gpt2/classes", "images/vit"])
