@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from tests.golden.recordings import model_of, recording
-from transformer.config import from_config
-from transformer.decoding.beam import BeamSearch
+from transformer.config import UserError, from_config
+from transformer.decoding.beam import BeamSearch, EarlyStopping, LengthPowerBeamSearch
 from transformer.decoding.constraints import Prompt
 from transformer.decoding.generation import SpecialTokens, generate
+from transformer.decoding.greedy import GreedySearch
 from transformer.huggingface.generation_config import convert_generation_config, generation_config
 from transformer.models.model import Variables
 from transformer.tasks.decoding_config import DecodingConfig, DecodingDefaults
+from transformer.tasks.registry import task_config
 
 RECORDED = json.loads(Path(__file__).with_name("beam_texts.json").read_text())
 SEARCHES, NEW_TOKENS = RECORDED["searches"], RECORDED["new_tokens"]
@@ -84,3 +86,23 @@ def test_what_is_read_is_written_again(number: int) -> None:
 
 def test_without_a_power_the_length_penalty_is_that_of_wu() -> None:
     assert DecodingConfig(num_beams=3, length_penalty=0.2).strategy == BeamSearch(3, 0.2)
+
+
+def test_options_of_different_searches_are_not_mixed() -> None:
+    own = {"num_beams": 4, "length_power": 1.0, "early_stopping": "full", "length_penalty": 0.6}
+    search = DecodingConfig.with_request({}, **own).strategy
+    assert search == LengthPowerBeamSearch(4, 1.0, EarlyStopping.FULL)
+    assert DecodingConfig.with_request({"length_penalty": 0.2}, **own).strategy == BeamSearch(4, 0.2)
+    assert DecodingConfig.with_request({"num_beams": 1}, **own).strategy == GreedySearch()
+    for request, message in (
+        ({"length_power": 1.0, "num_beams": 1}, "length_power=1.0 is of beam search: give num_beams as well"),
+        ({"length_power": 1.0, "length_penalty": 1.0}, "are of different searches: give one of them"),
+    ):
+        with pytest.raises(UserError, match=message):
+            DecodingConfig.with_request(request, **own)
+    with pytest.raises(UserError, match="early_stopping=never is of the search with length_power"):
+        DecodingConfig.with_request({"early_stopping": "never", "num_beams": 2})
+    power = {"decoding": {"length_power": 1.0}}
+    for setting in ({"length_penalty": 1.0}, {"coverage_penalty": 0.2}):
+        with pytest.raises(UserError, match=r"decoding\.length_power=1\.0 is of another search"):
+            task_config({"name": "translation", "num_beams": 4, **power, **setting})

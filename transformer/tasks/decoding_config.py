@@ -112,6 +112,9 @@ class DecodingDefaults(TokenLimits, path="config.task.decoding"):
     length_power: float | None = None
     early_stopping: EarlyStopping | None = None
 
+    def _check(self) -> None:
+        _check_early_stopping(self)
+
     def beam_search(self, num_beams: int, length_penalty: float) -> BeamSearch | LengthPowerBeamSearch:
         """Return the beam search of a task with these options."""
         return _make_beam_search(num_beams, length_penalty, self.length_power, self.early_stopping)
@@ -178,11 +181,7 @@ class DecodingConfig(TokenLimits):
                 f"coverage_penalty={self.coverage_penalty} and length_power={self.length_power} are of different "
                 "searches: give one of them"
             )
-        if self.early_stopping is not None and self.length_power is None:
-            raise UserError(
-                f"early_stopping={self.early_stopping.value} is of the search with length_power: give it as well, such "
-                "as length_power=1"
-            )
+        _check_early_stopping(self)
         if self.min_new_tokens > self.max_new_tokens:
             raise UserError(
                 f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}: make it smaller"
@@ -210,8 +209,15 @@ class DecodingConfig(TokenLimits):
             settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
         elif any(name in settings | dict(request) for name in _SAMPLING):
             settings["num_beams"] = 1
+        powers = ("length_power", "early_stopping")
         if (settings | dict(request)).get("num_beams", 1) == 1:
+            if option := next((name for name in powers if name in request), None):
+                raise UserError(f"{option}={request[option]} is of beam search: give num_beams as well, such as 4")
             settings.pop("coverage_penalty", None)
+        if "length_penalty" in request:
+            if "length_power" in request:
+                raise UserError("length_penalty and length_power are of different searches: give one of them")
+            settings = {name: value for name, value in settings.items() if name not in powers}
         return from_config(cls, settings | dict(request), "decoding")
 
     @property
@@ -229,6 +235,19 @@ class DecodingConfig(TokenLimits):
         if self.num_beams == 1:
             return GreedySearch()
         return _make_beam_search(self.num_beams, self.length_penalty, self.length_power, self.early_stopping)
+
+
+def _check_early_stopping(config: DecodingDefaults | DecodingConfig) -> None:
+    """Check that a rule of stopping goes with the search that has it.
+
+    Raises:
+        UserError: If it does not.
+    """
+    if config.early_stopping is not None and config.length_power is None:
+        raise UserError(
+            f"early_stopping={config.early_stopping.value} is of the search with length_power: give it as well, such "
+            "as length_power=1"
+        )
 
 
 def _make_beam_search(
