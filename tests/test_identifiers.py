@@ -30,7 +30,7 @@ FOREIGN = {
     *("BertForSequenceClassification", "RobertaForSequenceClassification", "XLNetForSequenceClassification"),
     *("XLNetForTokenClassification", "XLNetForQuestionAnsweringSimple", "XLNetForQuestionAnswering"),
     *("GPT2ForSequenceClassification", "GPT2ForTokenClassification", "GPT2ForQuestionAnswering"),
-    *("GPT2DoubleHeadsModel", "LlamaForSequenceClassification", "T5ForQuestionAnswering"),
+    *("GPT2DoubleHeadsModel", "LlamaForSequenceClassification", "MBartForQuestionAnswering"),
     *("Bert", "Roberta", "audio_utils"),
     # Programs and settings of the machine.
     *("GraceTime", "KillWait"),
