@@ -5,8 +5,8 @@ from tests.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "transformer/interpret/attribution.py",
-        "return model.run_with(text, [replace(name, stream, layers=-1)], target=target)",
-        "return model.run_with(text, [replace(name, stream, layers=0)], target=target)",
+        "[replace(name, stream, layers=-1)]",
+        "[replace(name, stream, layers=0)]",
         ("tests/interpret/test_attribution.py",),
     ),
     Mutant(

@@ -5,8 +5,8 @@ from tests.mutants.mutant import Mutant
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "transformer/models/activation_names.py",
-        'outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm")',
-        'outside_layers = scopes and scopes[-1] in ("embedding_norm",)',
+        'outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm", "head")',
+        'outside_layers = scopes and scopes[-1] in ("embedding_norm", "head")',
         ("tests/models/test_activations.py",),
     ),
     Mutant(

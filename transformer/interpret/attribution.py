@@ -16,7 +16,12 @@ from transformer.models.edits import Edit, replace
 
 
 def logit_lens(
-    model: LoadedModel, text: Texts, *, target: Texts | None = None, stack: str = "decoder"
+    model: LoadedModel,
+    text: Texts,
+    *,
+    target: Texts | None = None,
+    language: str | None = None,
+    stack: str = "decoder",
 ) -> Float[Array, "L B *T V"]:
     """Return the logits that each layer's residual stream gives, read through the model's own final norm and head.
 
@@ -27,6 +32,7 @@ def logit_lens(
         model: The model.
         text: The text or texts that it reads.
         target: The output text or texts of an encoder-decoder.
+        language: The language of the target, for a model that knows several.
         stack: The stack.
 
     Returns:
@@ -38,15 +44,15 @@ def logit_lens(
         from transformer.interpret import logit_lens
 
         model = transformer.load("runs/demo")
-        lens = logit_lens(model, "half past nine", target="halb zehn")
+        lens = logit_lens(model, "half past nine", target="halb zehn", language="de")
         lens.shape  # layers, examples, target tokens and vocabulary
         ```
     """
     name = f"{stack}/feed_forward/residual"
-    _, cache = model.run_with_cache(text, name, target=target)
+    _, cache = model.run_with_cache(text, name, target=target, language=language)
 
     def read(stream: Array) -> Array:
-        return model.run_with(text, [replace(name, stream, layers=-1)], target=target)
+        return model.run_with(text, [replace(name, stream, layers=-1)], target=target, language=language)
 
     return jax.lax.map(read, cache[name])
 
@@ -106,8 +112,8 @@ def direct_logit_attribution(
         from transformer.interpret import direct_logit_attribution
 
         model = transformer.load("gpt2-folder")
-        parts = direct_logit_attribution(model, "When Mary and John went out, John gave a book to", " Mary", " John")
-        parts.heads_LxH  # what each head adds to the difference of the two logits
+        parts = direct_logit_attribution(model, "the quick fox", " the")
+        parts.heads_LxH.shape  # layers and heads: what each head adds to the logit of " the"
         ```
     """
     _, cache = model.run_with_cache(text, [f"{stack}/*", f"{stack}/self/head_contributions"], target=target)

@@ -61,5 +61,5 @@ def activation_kind(name: str) -> ActivationKind | None:
     if "experts" in scopes and "shared" not in scopes:
         return None
     kind = KINDS.get("/".join((*scopes[-1:], last))) or KINDS.get(last)
-    outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm")
+    outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm", "head")
     return kind if kind is None or not outside_layers else kind._replace(leading=None)

@@ -14,7 +14,7 @@ from transformer.models.activation_names import HEADS, STREAM, activation_kind
 from transformer.models.named_values import Change, Occurrences
 
 # Which entries of an axis an edit changes: one number, several, or arrays of them, which may be traced.
-Index = int | Sequence[int] | Int[Array | np.ndarray, "..."]
+Index = int | np.integer | Sequence[int] | Int[Array | np.ndarray, "..."]
 _CHOSEN_AXES = ("layer", "example", "position", "head", "key", "feature")
 
 

@@ -343,7 +343,8 @@ class MaskedLanguageModelingHead(Module):
 
     def __call__(self, x: Float[Array, "*B E"]) -> Float[Array, "*B F"]:
         """Transform every state."""
-        return self.norm(self.activation(self.transform(x)))
+        with jax.named_scope("head"):
+            return self.norm(self.activation(self.transform(x)))
 
 
 class Encoder(TokenModel):

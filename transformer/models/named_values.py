@@ -1,4 +1,4 @@
-"""Read and change the named values of a function: those that `checkpoint_name` names, within scopes of `named_scope`.
+"""Read and change the named values of a function: those that `checkpoint_name` names, within scopes of jax.named_scope.
 
 The function is traced once as it stands, and its trace is evaluated with the changes. A value in a scan, such as the
 stream between scanned layers, is one array with a leading axis of its occurrences.
