@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: projects and results from the READMEs of experiments/, and attention backends."""
+"""Write the generated pages of docs/: projects and results of experiments/, attention backends, Hugging Face types."""
 
 import posixpath
 import re
@@ -54,7 +54,8 @@ COMMAND = Command(
     package="docs",
     description=(
         "Write the generated pages of docs/: the projects and the results of each topic, from experiments/*/README.md, "
-        "and the support table of the attention backends. `make docs` also builds the site."
+        "the support table of the attention backends, and the tables of Hugging Face models. `make docs` also builds "
+        "the site."
     ),
     example="",
     arguments=Arguments,
@@ -175,6 +176,7 @@ def generated_pages() -> dict[str, str]:
         UserError: If a project is on no page of results, or on two.
     """
     from docs.backend_support_page import support_page
+    from docs.hugging_face_page import models_page
 
     readmes = {path.parent.name: read_readme(path.parent) for path in sorted(CHECKOUT.glob("experiments/*/README.md"))}
     listed = [project for _, projects in TOPICS.values() for project in projects]
@@ -187,6 +189,7 @@ def generated_pages() -> dict[str, str]:
         "results.md": results_index_page(readmes, records),
         **{f"results/{topic}.md": topic_page(topic, readmes) for topic in TOPICS},
         "guides/attention_backends.md": support_page(),
+        "models/hugging_face.md": models_page(),
     }
 
 

@@ -34,6 +34,8 @@ class GenerateArguments(Arguments):
     num_beams: int | None = flag("the beam size; 1 decodes greedily (default: the config's)")
     length_penalty: float | None = flag("the exponent of the length penalty of beam search")
     coverage_penalty: float | None = flag("the weight of the coverage penalty of beam search")
+    length_power: float | None = flag("search as transformers does, with this length_penalty of its own")
+    early_stopping: str | None = flag("with --length_power, when the search stops: estimate, full or never")
     replace_unknown: str | None = flag("replace unknown words of a translation: none, copy or dictionary")
     unknown_dictionary: str | None = flag(
         'the .tsv file of --replace_unknown=dictionary, with "source<TAB>target" in each line'
@@ -65,6 +67,8 @@ class GenerateArguments(Arguments):
             "num_beams": self.num_beams,
             "length_penalty": self.length_penalty,
             "coverage_penalty": self.coverage_penalty,
+            "length_power": self.length_power,
+            "early_stopping": self.early_stopping,
             "replace_unknown": self.replace_unknown,
             "unknown_dictionary": self.unknown_dictionary,
             "temperature": self.temperature,

@@ -114,8 +114,10 @@ def continue_request(scorer: "TextScorer", text: str, options: Mapping[str, Any]
     until = options.get("until") or []
     stop = [until] if isinstance(until, str) else list(until)
     count = options.get("max_gen_toks", options.get("max_new_tokens", _MAX_NEW_TOKENS))
-    samples = options.get("do_sample", False)
-    sampling = {name: options[name] for name in _SAMPLING if samples and options.get(name) is not None}
+    sampling = {}
+    if options.get("do_sample", False):
+        # A task that samples and names no temperature means the model's own distribution.
+        sampling = {"temperature": 1.0} | {name: options[name] for name in _SAMPLING if options.get(name) is not None}
     return scorer.continue_text(text, count, [term for term in stop if term], **sampling)
 
 

@@ -48,7 +48,8 @@ class ReplayArguments(TrainingArguments):
         "the directory of a new run that continues from --step with the given --config.KEY=VALUE", excludes=("bisect",)
     )
     without: str | None = flag(
-        "FROM:TO: leave out the batches FROM to TO - 1, counted from 0 (--step is FROM by default)", needs=("branch",)
+        "FROM:TO: leave out the batches FROM to TO - 1, counted from 0 (by default, --step is the step before them)",
+        needs=("branch",),
     )
     trust: tuple[str, ...] = trust_flag()
     data_dir: str | None = flag("the folder of the data, if it has moved")
@@ -149,15 +150,25 @@ def _start_branch(arguments: ReplayArguments, replay: "Replay") -> None:
     """Write the directory of a branch with its first checkpoint."""
     from transformer.config import config_differences
     from transformer.storage.paths import parse_path
-    from transformer.training.branch import BranchRequest, check_branch, parse_batch_range, start_branch
+    from transformer.training.branch import (
+        BranchRequest,
+        check_branch,
+        parse_batch_range,
+        start_branch,
+        step_before_batch,
+    )
     from transformer.training.config import resolve_config
+    from transformer.training.rollback import skipped_batches
 
     assert arguments.branch is not None
     workdir = parse_path(arguments.branch)
     left_out = None if arguments.without is None else parse_batch_range(arguments.without)
     if arguments.step is None and left_out is None:
         raise UserError("--branch needs the step from which it continues: add --step=S")
-    step = arguments.step if arguments.step is not None else left_out.first if left_out is not None else 0
+    if arguments.step is not None or left_out is None:
+        step = arguments.step or 0
+    else:
+        step = step_before_batch(left_out.first, skipped_batches(replay.directory))
     experiment = resolve_config(arguments.config_with_data_dir())
     differences = config_differences(experiment.to_config(), replay.experiment.to_config())
     overrides = {key: now for key, (now, _) in differences.items()}

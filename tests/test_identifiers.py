@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.markdown import FENCE, PAGES, ROOT
+from transformer.huggingface.convert import CONVERSIONS, OTHER_CLASSES
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 # A whole span that is an identifier, a dotted one, or a call of one.
@@ -29,7 +30,7 @@ FOREIGN = {
     *("BertForSequenceClassification", "RobertaForSequenceClassification", "XLNetForSequenceClassification"),
     *("XLNetForTokenClassification", "XLNetForQuestionAnsweringSimple", "XLNetForQuestionAnswering"),
     *("GPT2ForSequenceClassification", "GPT2ForTokenClassification", "GPT2ForQuestionAnswering"),
-    *("GPT2DoubleHeadsModel", "LlamaForSequenceClassification", "T5ForQuestionAnswering"),
+    *("GPT2DoubleHeadsModel", "LlamaForSequenceClassification", "MBartForQuestionAnswering"),
     *("Bert", "Roberta", "audio_utils"),
     # Programs and settings of the machine.
     *("GraceTime", "KillWait"),
@@ -173,6 +174,9 @@ def names() -> Names:
         suffixes = (".js", ".css", ".html", ".toml", ".yml", ".yaml", ".sbatch")
         if path.suffix in suffixes or path.name in ("Makefile", "Dockerfile"):
             words.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    # The classes of Hugging Face, whose names are put together, and the keys of their configs.
+    for spec in (*CONVERSIONS.values(), *OTHER_CLASSES):
+        words.update((spec.architecture, *spec.other_architectures, *spec.class_keys))
     return found._replace(words=frozenset(words))
 
 

@@ -110,6 +110,12 @@ FINE_TUNED_DECODER = {"family": "decoder", "vocab_size": 288, **SMALL, "max_leng
 # With BERT's deviation of 0.02 all states are nearly one where a model is so small, and gradients are rounding.
 FINE_TUNED_ENCODER = FINE_TUNED_DECODER | {"family": "encoder", "initialization": "xavier", **NO_DROPOUT}
 FINE_TUNED_XLNET = FINE_TUNED_ENCODER | {"family": "xlnet", **RING_POSITIONS}
+FINE_TUNED_ENCODER_DECODER = {
+    **{key: value for key, value in FINE_TUNED_ENCODER.items() if key != "layers"},
+    "family": "encoder_decoder",
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
 OF_XLNET = {"sequence_format": "xlnet"}
 
 IMAGES = {"name": "image_classification", "dataset": "digits/size=8,train=64,validation=16,test=16"}
@@ -295,6 +301,20 @@ LIBRARY = (
         ENTAILMENT | {"sequence_format": "bert"},
         FINE_TUNED_ENCODER | {"head": "classes"},
         steps=24,
+    ),
+    Case(
+        "fine_tuning x encoder_decoder",
+        ENTAILMENT | {"sequence_format": "roberta"},
+        FINE_TUNED_ENCODER_DECODER | {"head": "classes"},
+        steps=24,
+        daily=(),
+    ),
+    Case(
+        "question_answering x encoder_decoder",
+        UNANSWERABLE_QUESTIONS | {"sequence_format": "roberta", "window_stride": 12},
+        FINE_TUNED_ENCODER_DECODER | {"head": "span"},
+        steps=24,
+        daily=(),
     ),
     Case("token_classification x encoder", ENTITIES, FINE_TUNED_ENCODER | {"head": "token_classes"}, steps=24),
     Case("question_answering x encoder", UNANSWERABLE_QUESTIONS, FINE_TUNED_ENCODER | {"head": "span"}, steps=24),

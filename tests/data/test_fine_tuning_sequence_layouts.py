@@ -56,6 +56,10 @@ def test_sequences_of_encoders_stand_between_the_tokenizers_own_tokens() -> None
     xlnet = DelimiterTokens.from_format(SequenceFormat.XLNET, 10, 8, 9)
     assert (xlnet.join_texts([A]), xlnet.join_texts([A, B])) == ([*A, 9, 8], [*A, 9, *B, 9, 8])
     assert xlnet.join_texts([A, B], 7) == [1, 2, 9, 4, 5, 9, 8]
+    bart = DelimiterTokens.from_format(SequenceFormat.BART, 10, 8, 9)
+    assert bart == roberta
+    t5 = DelimiterTokens.from_format(SequenceFormat.T5, 10, None, 9)
+    assert (t5.join_texts([A]), t5.join_texts([A, B]), t5.begin_is_last) == ([*A, 9], [*A, 9, *B, 9], False)
     plain, begun = (DelimiterTokens.from_format(SequenceFormat.PLAIN, 10, begin, 9) for begin in (None, 8))
     assert (plain.join_texts([A]), plain.join_texts([A, B]), begun.join_texts([A, B])) == (A, [*A, *B], [8, *A, *B])
     assert [each.begin_is_last for each in (bert, roberta, xlnet, plain, begun)] == [False, False, True, False, False]

@@ -1,4 +1,4 @@
-"""Record what transformers gives for heads of decoders, two of encoders, and classes without a head.
+"""Record what transformers gives for heads of decoders, encoders and encoder-decoders, and classes without a head.
 
 Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6. To run it, in an
 environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py
@@ -10,8 +10,9 @@ The models compute in float64; XLNet and XGLM, which cannot, in float32. The fil
                               kind, config, shapes and seed
     <case>/ids                int32 [B, T], padded at the end; target of an encoder-decoder; image of a model of images,
                               float32 [B, channels, height, width]
-    <case>/outputs            logits [B, C], [B, T, C] or [B, T, 2] of a head, or the last states [B, T, E] without one;
-                              zero at padding
+    <case>/lengths            int32 [B], where they are not those of all cases
+    <case>/outputs            logits [B, C], [B, T, C] or [B, T, 2] of a head, [B, 1] of a text to choose, or the last
+                              states [B, T, E] without one; zero at padding
     <case>/pooled             [B, E]: of a BERT, ViT or DeiT without a head
 
 It prints which types have which class, as `HEAD_LAYERS` of transformer/huggingface/decoder_heads.py has them.
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 import transformers
 from cases import (
+    ALBERT,
     BART,
     BERT,
     DISTILBERT,
@@ -35,6 +37,7 @@ from cases import (
     LLAMA,
     MARIAN,
     MIXTRAL,
+    MODERNBERT,
     MPT,
     NO_KV_HEADS,
     OLMOE,
@@ -100,6 +103,35 @@ IMAGES = {
     "image_size": 12,
     "patch_size": 4,
 }
+
+
+def labels_of(head: str) -> dict[str, Any]:
+    """The names of the classes of a head that has some."""
+    return CLASSES if head in ("classes", "token_classes") else {}
+
+
+ENCODER_ENDINGS = {"none": "Model", **ENDINGS, "choice": "ForMultipleChoice"}
+ALL_HEADS = ("none", "classes", "token_classes", "span", "choice")
+ROBERTA = BERT | {"type_vocab_size": 1, "max_position_embeddings": 26}
+# What no other file has of these types.
+ENCODERS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
+    ("bert", "Bert", BERT, ("choice",)),
+    ("roberta", "Roberta", ROBERTA, ("none", "span", "choice")),
+    ("xlm-roberta", "XLMRoberta", ROBERTA, ALL_HEADS),
+    ("camembert", "Camembert", ROBERTA, ALL_HEADS),
+    ("distilbert", "DistilBert", DISTILBERT, ("none", "token_classes", "span", "choice")),
+    ("electra", "Electra", BERT | {"embedding_size": 12}, ("none", "token_classes", "span", "choice")),
+    ("albert", "Albert", ALBERT, ("none", "token_classes", "choice")),
+    ("modernbert", "ModernBert", MODERNBERT, ("none", "choice")),
+    ("xlnet", "XLNet", XLNET, ("choice",)),
+)
+# Classes that read a text with encoder and decoder, or with the encoder of such a model alone.
+READER_ENDINGS = ENDINGS
+READERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("bart", "Bart", BART),
+    ("t5", "T5", T5 | {"d_kv": 8, "feed_forward_proj": "gated-gelu"}),
+    ("mt5", "MT5", T5 | {"d_kv": 6}),
+)
 OTHERS = {
     "xlnet": Case("XLNetModel", XLNET, seed=3, dtype="float32"),
     "marian": Case("MarianModel", MARIAN, "encoder_decoder", seed=4),
@@ -121,6 +153,25 @@ OTHERS = {
     "bert_pair": Case("BertForNextSentencePrediction", BERT, "encoder", seed=13),
     "distilbert": Case("DistilBertForSequenceClassification", DISTILBERT | CLASSES, "encoder", seed=11),
     "electra": Case("ElectraForSequenceClassification", BERT | {"embedding_size": 32} | CLASSES, "encoder", seed=12),
+    **{
+        f"{model_type}/{head}": Case(
+            f"{name}{ENCODER_ENDINGS[head]}", config | labels_of(head), kind, seed=20 + seed, dtype=dtype
+        )
+        for seed, (model_type, name, config, heads) in enumerate(ENCODERS)
+        for head in heads
+        for kind in ("choice" if head == "choice" else "encoder",)
+        for dtype in ("float32" if model_type in ("xlnet", "modernbert") else "float64",)
+    },
+    **{
+        f"{model_type}/{head}": Case(
+            f"{name}{READER_ENDINGS[head]}", config | labels_of(head), "reader", seed=40 + seed
+        )
+        for seed, (model_type, name, config) in enumerate(READERS)
+        for head in READER_ENDINGS
+        if hasattr(transformers, f"{name}{READER_ENDINGS[head]}")
+    },
+    "t5_encoder": Case("T5EncoderModel", T5 | {"d_kv": 8}, "encoder", seed=50),
+    "mt5_encoder": Case("MT5EncoderModel", T5 | {"d_kv": 6}, "encoder", seed=51),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
     "deit": Case("DeiTModel", IMAGES, "image", seed=10),
 }
@@ -133,12 +184,11 @@ def cases() -> dict[str, Case]:
         dtype = "float32" if model_type == "xglm" else "float64"
         found[f"{model_type}/none"] = Case(f"{name}Model", config, seed=seed, dtype=dtype)
         for head, ending in ENDINGS.items():
-            labels = {} if head == "span" else CLASSES
             if hasattr(transformers, name + ending):
-                found[f"{model_type}/{head}"] = Case(name + ending, config | labels, seed=seed)
+                found[f"{model_type}/{head}"] = Case(name + ending, config | labels_of(head), seed=seed)
     heads = {name: "classes" if "id2label" in case.config else "none" for name, case in OTHERS.items()}
     heads["bert_pair"] = "next_sentence"
-    return found | {f"{name}/{heads[name]}": case for name, case in OTHERS.items()}
+    return found | {name if "/" in name else f"{name}/{heads[name]}": case for name, case in OTHERS.items()}
 
 
 def inputs_of(case: Case, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], np.ndarray | None]:
@@ -147,9 +197,16 @@ def inputs_of(case: Case, config: dict[str, Any]) -> tuple[dict[str, torch.Tenso
         image = np.random.default_rng(1).normal(size=(2, 3, 12, 12)).astype(np.float32)
         return {"pixel_values": torch.tensor(image, dtype=torch.float64)}, None
     pad, start = config.get("pad_token_id") or 0, config.get("decoder_start_token_id")
-    inputs = {"input_ids": torch.tensor(padded(LENGTHS, pad, 1)).long(), "attention_mask": torch.tensor(real(LENGTHS))}
+    # XLNet summarizes the last place, which must not be padding.
+    lengths = (max(LENGTHS),) * len(LENGTHS) if case.architecture == "XLNetForMultipleChoice" else LENGTHS
+    inputs = {"input_ids": torch.tensor(padded(lengths, pad, 1)).long(), "attention_mask": torch.tensor(real(lengths))}
+    if case.kind == "reader":
+        # Every text ends with the end token, whose state is classified.
+        inputs["input_ids"][torch.arange(len(lengths)), torch.tensor(lengths) - 1] = config["eos_token_id"]
+    if case.kind == "choice":
+        return {name: values[None] for name, values in inputs.items()}, None
     if case.kind != "encoder_decoder":
-        return inputs, real(LENGTHS)
+        return inputs, real(lengths)
     inputs["decoder_input_ids"] = torch.tensor(padded(TARGET_LENGTHS, pad, 2, start)).long()
     return inputs | {"decoder_attention_mask": torch.tensor(real(TARGET_LENGTHS))}, real(TARGET_LENGTHS)
 
@@ -164,11 +221,15 @@ def record(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         values = torch.stack([output.start_logits, output.end_logits], dim=-1).numpy()
     else:
         values = (output.logits if "logits" in output else output.last_hidden_state).numpy()
+    if case.kind == "choice":
+        values, inputs = values[0][:, None], {name: value[0] for name, value in inputs.items()}
     found = {"outputs": values if values.ndim == 2 or tokens is None else values * tokens[..., None]}
     if getattr(output, "pooler_output", None) is not None:
         found["pooled"] = output.pooler_output.numpy()
     names = {"input_ids": "ids", "decoder_input_ids": "target", "pixel_values": "image"}
     found |= {ours: inputs[theirs].numpy() for theirs, ours in names.items() if theirs in inputs}
+    if case.kind != "image" and tuple(lengths := inputs["attention_mask"].sum(1).numpy()) != LENGTHS:
+        found["lengths"] = lengths
     about = {"architecture": case.architecture, "kind": case.kind, "config": config, "shapes": shapes}
     return about | {"seed": case.seed}, found
 

@@ -121,10 +121,8 @@ def test_classes_are_counted_by_their_names_and_heads_of_other_problems_are_told
     assert (imported.model["head"], imported.interface.vocabularies["classes"]) == ("classes", 3)
     with pytest.raises(UserError, match=r"'classifier.weight' has the shape \(3, 32\); its config asks for \(2, 32\)"):
         read(tmp_path / "fewer", id2label={"0": "no", "1": "yes"})
-    with pytest.raises(
-        UserError, match=r"architectures=\['BertForMultipleChoice'\], which has a head that chooses among texts"
-    ):
-        read(tmp_path / "choice", architectures=["BertForMultipleChoice"])
+    with pytest.raises(UserError, match=r"architectures=\['BertLMHeadModel'\], which reads texts in one direction"):
+        read(tmp_path / "causal", architectures=["BertLMHeadModel"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Heads of decoders, and models without a head: outputs are those of transformers, and folders go in and out."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
 
 CASES = sorted(recorded_heads()[0]["cases"])
-TYPES = [case for case in CASES if case != "bert/none"]
+# XLNet's choice writes zeros for what it does not read.
+TYPES = [case for case in CASES if case not in ("bert/none", "xlnet/choice")]
 
 
 def read(case: str, folder: Path, *, without: tuple[str, ...] = (), **config: Any) -> PublishedModel:
@@ -39,6 +41,9 @@ QUICK = (
     "vit/none",
     "xlnet/none",
     "marian/none",
+    "t5/classes",
+    "t5/token_classes",
+    "electra/choice",
 )
 
 
@@ -59,7 +64,9 @@ def test_outputs_are_those_recorded(case: str, tmp_path: Path) -> None:
     elif kind == "image":
         inputs = {"image": found.arrays["image"].transpose(0, 2, 3, 1)}
     else:
+        lengths = found.arrays.get("lengths", lengths).astype(np.int32)
         inputs = {"tokens": found.arrays["ids"], "lengths": lengths}
+        interface = dataclasses.replace(interface, bos_id=found.config.get("decoder_start_token_id"))
     model = build(model_config(foreign.model), interface, Precision())
     params = foreign.read_params()
     # A body whose config ties it has the head of next tokens: its states are what that reads.
@@ -120,7 +127,11 @@ def test_the_classes_of_every_type_are_those_that_were_recorded() -> None:
             assert heads == {*HEAD_LAYERS.get(model_type, {}), "none"}, model_type
 
 
-KNOWN_BY_TENSORS = [case for case in CASES if case.partition("/")[0] in (*HEAD_LAYERS, "bert_pair", "electra")]
+KNOWN_BY_TENSORS = [
+    case
+    for case in CASES
+    if case.partition("/")[0] in (*HEAD_LAYERS, "bert_pair", "electra", "bart") and not case.endswith("/choice")
+]
 
 
 @pytest.mark.parametrize("case", quick_or_slow(KNOWN_BY_TENSORS))
@@ -153,7 +164,8 @@ def test_the_state_of_the_last_token_is_read_and_not_that_of_padding(tmp_path: P
         ("llama/classes", {"problem_type": "regression"}, "problem_type='regression' with 3 outputs"),
         ("mistral/classes", {"architectures": ["MistralForMultipleChoice"]}, "which has a head that chooses among"),
         ("granite/none", {"architectures": ["GraniteForSequenceClassification"]}, "which has a head of classes of"),
-        ("t5/none", {"architectures": ["T5ForQuestionAnswering"]}, "which has a head that finds answers"),
+        ("mbart/none", {"architectures": ["MBartForQuestionAnswering"]}, "which has a head that finds answers"),
+        ("electra/choice", {"summary_activation": "relu"}, "summary_activation='relu'; only 'gelu' can be read"),
         ("vit/none", {"pooler_act": "relu"}, "pooler_act='relu'; only 'tanh' can be read"),
         ("vit/none", {"architectures": ["ViTForMaskedImageModeling"]}, "which has a head that restores images"),
     ],

@@ -1,4 +1,4 @@
-"""Types whose tables differ in a few keys: what they refuse, what they leave out, and that the guide lists them."""
+"""Types whose tables differ in a few keys: what they refuse, what they leave out, and what an export writes."""
 
 import json
 import re
@@ -14,14 +14,12 @@ from tests.huggingface.test_convert import read
 from transformer.config import UserError
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.huggingface.convert import CONVERSIONS, write_model_folder
-from transformer.huggingface.decoder_heads import HEAD_LAYERS
 from transformer.huggingface.parameter_conversion import parameter_shapes
 from transformer.layers.functional_module import Precision
 from transformer.models.model import leaves_by_path
 from transformer.models.registry import build, model_config
 
 EXPERTS = {"count": 5, "gating": "top_k"}
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging_face.md"
 
 
 @pytest.mark.parametrize(
@@ -150,10 +148,8 @@ def test_rotary_positions_that_gpt_oss_does_not_name_are_those_of_its_class(tmp_
 @pytest.mark.parametrize(
     ("name", "architecture", "reason"),
     [
-        ("distilbert", "DistilBertForMultipleChoice", "a head that chooses among texts"),
         ("electra", "ElectraForPreTraining", "other heads of pre-training"),
         ("albert", "AlbertForPreTraining", "other heads of pre-training"),
-        ("modernbert", "ModernBertForMultipleChoice", "a head that chooses among texts"),
     ],
 )
 def test_heads_that_no_encoder_has_are_refused(tmp_path: Path, name: str, architecture: str, reason: str) -> None:
@@ -264,23 +260,6 @@ def test_an_export_as_a_type_names_what_that_cannot_express(
         write_model_folder(tmp_path / "out", model, shapes, model_type=recorded.config["model_type"])
 
 
-def test_the_guide_lists_every_type() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `(\w+)` \|", GUIDE.read_text(), re.MULTILINE)
-    assert dict(rows) == {name: family.model_family for name, family in CONVERSIONS.items()}
-
-
-def test_the_guide_lists_the_heads_of_every_decoder() -> None:
-    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| `decoder` \| ([^|]+) \|", GUIDE.read_text(), re.MULTILINE)
-    words = {
-        (): "next token",
-        ("classes",): "next token, classes of texts",
-        ("classes", "span"): "next token, classes of texts, answers",
-        ("classes", "token_classes"): "next token, classes of texts and of tokens",
-        ("classes", "token_classes", "span"): "next token, fine-tuning",
-    }
-    assert dict(rows) == {name: words[tuple(HEAD_LAYERS.get(name, ()))] for name, _ in rows}
-
-
 def test_the_first_mpt_files_name_their_class_otherwise() -> None:
     recorded = recording("mpt")
     usual, first = (
@@ -314,3 +293,22 @@ def test_published_encoders_have_as_many_parameters_as_there(
     section, interface = CONVERSIONS[model_type].convert_config(config, pooler)
     shapes = build(model_config(section), interface, Precision()).functional.shapes()
     assert sum(leaf.size for leaf in leaves_by_path(shapes).values()) == parameters
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "cohere2", "olmo3", "ministral", "smollm3", "qwen2_moe_window"])
+def test_without_sliding_layers_no_window_is_written(name: str) -> None:
+    """The classes compute with a window in any case: null would be none, and an absent key is that of the class."""
+    recorded = recording(name)
+    spec, names = CONVERSIONS[recorded.config["model_type"]], frozenset(recorded.weights)
+    kinds = {"layer_types": ["full_attention"] * recorded.config["num_hidden_layers"]}
+    section, interface = spec.convert_config(recorded.config | kinds, names)
+    model = model_config(section)
+    shapes = parameter_shapes(build(model, interface, Precision()).functional.shapes())
+    written = spec.write_config(model, shapes)
+    assert "sliding_window" not in written
+    # What only sliding layers read, such as a base of their own, is not written.
+    assert model_config(spec.convert_config(written, names)[0]).attention_windows == model.attention_windows
+    windows, _ = spec.convert_config(recorded.config, names)
+    shapes = parameter_shapes(build(model_config(windows), interface, Precision()).functional.shapes())
+    if recorded.config.get("sliding_window") and any(windows["attention_windows"]):
+        assert spec.write_config(model_config(windows), shapes)["sliding_window"] == recorded.config["sliding_window"]

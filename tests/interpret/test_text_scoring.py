@@ -84,6 +84,10 @@ def test_a_text_goes_on_up_to_what_ends_it(scorer: TextScorer, folders: dict[str
     expected = scorer.tokenizer.continuation(tokens, new)
     assert continue_request(scorer, "the quick", {"max_gen_toks": 6, "temperature": 0.0}) == expected
     stop = expected[2:4]
+    # Without a temperature, a task that samples draws from the distribution itself.
+    sampled = continue_request(scorer, "the quick", {"max_gen_toks": 6, "do_sample": True})
+    assert sampled == continue_request(scorer, "the quick", {"max_gen_toks": 6, "do_sample": True, "temperature": 1.0})
+    assert sampled == scorer.continue_text("the quick", 6, [], temperature=1.0) != expected
     cut = continue_request(scorer, "the quick", {"until": ["", stop], "max_gen_toks": 6})
     assert cut == expected[: expected.index(stop)]
     # A text that is too long loses its beginning.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 from safetensors.numpy import load_file
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recordings import FOLDER, Recording, head_recording, recording
@@ -41,7 +41,7 @@ SPECIAL = {
     "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
     "llama": {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
-SPECIAL["mistral"] = SPECIAL["llama"]
+SPECIAL |= {"mistral": SPECIAL["llama"], "bart": SPECIAL["llama"], "mt5": SPECIAL["t5"], "electra": SPECIAL["bert"]}
 CLASSIFIERS = FOLDER.with_name("classifiers")
 TASKS = {"gpt2": "language_modeling", "bert": "masked_lm", "t5": "translation"}
 
@@ -81,6 +81,9 @@ def write_tokenizer(name: str, folder: Path) -> Path:
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens(list(special.values()))
+    if name == "bart":
+        ends = [(special[role], pieces.index(special[role])) for role in ("bos_token", "eos_token")]
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
     return folder
@@ -552,6 +555,12 @@ def test_any_pre_trained_model_learns_about_words_and_goes_out(
     [
         pytest.param("gpt2/classes", "entailment", "2 cats $ 4 cats", marks=pytest.mark.slow),
         pytest.param("llama/classes", "classification", "2 cats", marks=pytest.mark.slow),
+        pytest.param("bart/classes", "entailment", "2 cats $ 4 cats", marks=pytest.mark.slow),
+        pytest.param("t5/classes", "classification", "2 cats", marks=pytest.mark.slow),
+        pytest.param("t5/span", "question_answering", "who sits $ the cat sits", marks=pytest.mark.slow),
+        pytest.param("mt5/token_classes", "token_classification", "cats sit", marks=pytest.mark.slow),
+        pytest.param("bert/choice", "choice", "cats $ sit $ run", marks=pytest.mark.slow),
+        pytest.param("electra/choice", "choice", "cats $ sit $ run", marks=pytest.mark.slow),
         # Which a Llama could be, too.
         pytest.param("mistral/token_classes", "token_classification", "cats sit", marks=pytest.mark.slow),
         pytest.param("llama/span", "question_answering", "who sits $ the cat sits", marks=pytest.mark.slow),
@@ -569,13 +578,19 @@ def test_a_head_of_a_decoder_comes_in_answers_and_goes_out(
         dataset, length = tmp_path / "questions.jsonl", "--context_length=40"
         dataset.write_text(QUESTIONS)
     words = (f"--from_pretrained={source}", f"--workdir={run}", f"--dataset={dataset}", f"--problem={problem}")
+    if problem == "choice":
+        rows = (f"w{number}\tsit\trun\t{('one', 'other')[number % 2]}" for number in range(80))
+        dataset.write_text("\n".join(["context\tone\tother\tlabel", *rows]))
+        words = (*words, "--classes=one,other")
     assert call(convert, *words, length, "--batch_size=8", "--steps=1") == 0
     said = capsys.readouterr().out
     assert "randomly" not in said
-    task = {"entailment": "fine_tuning", "classification": "fine_tuning"}.get(problem, problem)
+    task = problem if problem in ("token_classification", "question_answering") else "fine_tuning"
     assert f"at step 0, task {task}" in said
     setting = RunDirectory.open(run).config()["task"]
-    assert setting["sequence_format"] == ("roberta" if problem == "question_answering" else "plain")
+    of_decoders = "roberta" if problem == "question_answering" else "plain"
+    formats = {"bart": "bart", "t5": "t5", "mt5": "t5", "bert": "bert", "electra": "bert"}
+    assert setting["sequence_format"] == formats.get(case.partition("/")[0], of_decoders)
     assert call(generate, f"--workdir={run}", f"--text={text}") == 0
     assert call(convert, f"--workdir={run}", f"--save_pretrained={out}") == 0
     written, read = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")

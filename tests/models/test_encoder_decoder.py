@@ -19,7 +19,7 @@ from transformer.layers.functional_module import Precision
 from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Biases, PositionEncoding
 from transformer.logical_axes import LOGICAL_AXES, RULES, partition_spec
-from transformer.models.encoder_decoder import EncoderDecoderConfig, SideEmbeddings
+from transformer.models.encoder_decoder import EncoderDecoderConfig, EncoderDecoderHead, SideEmbeddings
 from transformer.models.model import Model, Variables, count_parameters
 from transformer.models.registry import build
 from transformer.models.task_interface import InputSpec, TaskInterface
@@ -417,3 +417,29 @@ def test_each_side_has_its_own_table_and_norm() -> None:
         other = case.variables._replace(params={**params, name: {"table": params[name]["table"][::-1]}})
         found = case.forward(other, INPUTS)[1].maps["encoder/self"].weights
         assert bool(np.abs(found - usual).max() > 1e-3) == changes_reading
+
+
+def test_a_head_of_texts_reads_the_text_in_both_stacks_one_token_later_in_the_decoder() -> None:
+    tokens, lengths = jnp.asarray(SOURCE), jnp.array([6, 3, 1], jnp.int32)
+    sizes = {"tokens": VOCABULARY, "joint": VOCABULARY, "classes": 3}
+    texts = TaskInterface({}, sizes, PAD, BEGIN, END)
+    span, classes = (
+        build(dataclasses.replace(TINY, head=head), texts, Precision())
+        for head in (EncoderDecoderHead.SPAN, EncoderDecoderHead.CLASSES)
+    )
+    with jax.disable_jit():
+        params = lively(span).params
+        delayed = jnp.concatenate([jnp.full((3, 1), BEGIN, jnp.int32), tokens[:, :-1]], axis=1)
+        bare = build(dataclasses.replace(TINY, head=EncoderDecoderHead.NONE), texts, Precision())
+        body = {name: value for name, value in params.items() if name != "span"}
+        states, _ = bare.apply(Variables(body, {}), {"source": tokens, "target": delayed}, train=False)
+        logits, _ = span.apply(Variables(params, {}), {"tokens": tokens, "lengths": lengths}, train=False)
+        expected = states @ params["span"]["kernel"] + params["span"]["bias"]
+        real = np.arange(6) < np.asarray(lengths)[:, None]
+        np.testing.assert_allclose(logits[real], expected[real], atol=1e-5)
+        # The state at the last token is classified, whatever follows it.
+        heads = body | {name: lively(classes).params[name] for name in ("pooler", "classes")}
+        inputs = {"tokens": jnp.where(real, tokens, 7), "lengths": lengths}
+        found, _ = classes.apply(Variables(heads, {}), inputs, train=False)
+        pooled = jnp.tanh(states[jnp.arange(3), lengths - 1] @ heads["pooler"]["kernel"] + heads["pooler"]["bias"])
+        np.testing.assert_allclose(found, pooled @ heads["classes"]["kernel"] + heads["classes"]["bias"], atol=1e-5)

@@ -262,6 +262,16 @@ def test_transformer_xl_hands_on_both_losses_of_its_experts() -> None:
         ({"family": "xlnet", "head": "span"}, {"output": None, "inputs": {}}, ""),
         ({"family": "xlnet", "head": "classes"}, {"vocabularies": {"tokens": TOKENS}}, "needs a task with classes"),
         (
+            {"family": "xlnet", "head": "choice"},
+            {"vocabularies": {"tokens": TOKENS, "classes": 2, "types": 3}},
+            "head=choice has one logit of each text, but the task has 2 classes",
+        ),
+        (
+            {"family": "encoder_decoder", "head": "classes"},
+            {"bos_id": None, "inputs": {"tokens": InputSpec((2, 6)), "lengths": InputSpec((2,))}},
+            "begins its decoder with a begin token, and the run's tokenizer has none",
+        ),
+        (
             {"family": "xlnet", "head": "classes"},
             {"vocabularies": {"tokens": TOKENS, "classes": 2, "types": 2}},
             "reads classes from the last token: say config.task.sequence_format=xlnet",

@@ -4,6 +4,18 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/huggingface/conversion_spec.py",
+        "        return {name: values for name, values in limited.items() if name not in self.simplified_keys}",
+        "        return limited",
+        ("tests/huggingface/test_types_page.py",),
+    ),
+    Mutant(
+        "docs/hugging_face_page.py",
+        "max(case['difference'] for case in of_class)",
+        "min(case['difference'] for case in of_class)",
+        ("tests/huggingface/test_types_page.py",),
+    ),
+    Mutant(
         "transformer/huggingface/mpt.py",
         'if attention.get("clip_qkv"):',
         'if attention.get("clip_qkv") is True:',

@@ -109,6 +109,13 @@ def test_an_axis_of_known_size_names_itself_for_every_example(axis: Axis, names:
     assert of_axis(axis).tokens[axis.name] == (names, names)
 
 
+def test_a_delayed_axis_has_the_names_of_the_tokens_before() -> None:
+    axis = Axis("delayed", delayed_axis="target")
+    assert of_axis(axis).tokens["delayed"] == (("<begin>", "a"), ("<begin>",))
+    with pytest.raises(UserError, match="has the axis 'delayed', which nothing names"):
+        of_axis(Axis("delayed", delayed_axis="source"))
+
+
 def test_an_axis_that_nothing_names_is_refused_by_its_site() -> None:
     with pytest.raises(UserError, match=r"the site 'read' has the axis 'memory', which nothing names: .*\['target'\]"):
         of_axis(Axis("memory", AxisKind.SLOTS))

@@ -8,8 +8,8 @@ import pytest
 
 from transformer.config import UserError
 from transformer.runs.run_directory import RunDirectory
-from transformer.training.branch import BranchRequest, check_branch, parse_batch_range
-from transformer.training.checked_batches import BatchRange
+from transformer.training.branch import BranchRequest, check_branch, parse_batch_range, step_before_batch
+from transformer.training.checked_batches import BatchRange, batch_number
 from transformer.training.rollback import record_skipped_batches, skipped_batches
 
 
@@ -18,6 +18,12 @@ def test_ranges_of_batches_are_parsed() -> None:
     for text in ("", ":", "3:", ":3", "-1:3", "3:2", "a:b", "1:2:3", "٣:٤"):
         with pytest.raises(UserError, match="--without="):
             parse_batch_range(text)
+
+
+def test_the_step_before_a_batch_counts_what_is_skipped() -> None:
+    skipped = [[10, 5], [30, 1]]
+    for step in range(40):
+        assert step_before_batch(batch_number(step, skipped), skipped) == step
 
 
 class Recorded:
@@ -36,7 +42,7 @@ class Recorded:
 @pytest.mark.parametrize(
     ("step", "first", "says"),
     [
-        (20, 24, "the run had trained on batch 24 before step 20, whose next batch is 25: branch off at --step=24"),
+        (20, 24, "the run had trained on batch 24 before step 20, whose next batch is 25: branch off at --step=19"),
         (9, 8, "the run had trained on batch 8 before step 9, whose next batch is 9"),
         (101, 200, "beyond the run"),
         (20, 25, "built"),

@@ -28,7 +28,7 @@ from transformer.layers.residual import NormPlacement
 from transformer.layers.transformer_config import Remat
 from transformer.models import registry
 from transformer.models.model import Model, Variables, leaves_by_path
-from transformer.models.task_interface import InputSpec, Modality, TaskInterface
+from transformer.models.task_interface import IMAGE_CLASSIFICATION, InputSpec, Modality, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.initial_state import init_state
@@ -257,7 +257,7 @@ class FamilyCase(NamedTuple):
 TOKENS = np.int32([[5, 9, 3, 8, 7, 6, 4], [6, 4, 8, 11, 2, 3, 5], [4, 4, 7, 2, 9, 3, 8]])
 TEXT = TaskInterface({}, {"tokens": VOCABULARY})
 IMAGES = TaskInterface(
-    {"image": InputSpec((3, 8, 8, 3), jnp.float32, Modality.IMAGE)}, {"classes": 5}, output="classes"
+    {"image": InputSpec((3, 8, 8, 3), jnp.float32, Modality.IMAGE)}, {"classes": 5}, output=IMAGE_CLASSIFICATION.output
 )
 VECTORS = np.random.default_rng(5).normal(size=(3, 8, 8, 3))
 LORA = LoraConfig(rank=2, targets=(LoraTarget.OUTPUT, LoraTarget.FEED_FORWARD))

@@ -55,6 +55,8 @@ class Axis:
         num_leading_positions: Number of positions before the first patch or frame, such as a class token.
         num_positions: Number of positions where it is the same for every example; such an axis names its positions
             itself. A GRID has its shape instead.
+        delayed_axis: For TOKENS that are those of another axis after a begin token, such as what a decoder reads of
+            its own source, the name of that axis, from which these are named.
 
     Raises:
         ValueError: If a grid has no shape or another kind has one, if `stride`, `num_leading_positions` or
@@ -68,6 +70,7 @@ class Axis:
     offset: float = 0.0
     num_leading_positions: int = 0
     num_positions: int | None = None
+    delayed_axis: str | None = None
 
     def __post_init__(self) -> None:
         if (self.kind is AxisKind.GRID) != (self.shape is not None):

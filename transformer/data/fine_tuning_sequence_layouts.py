@@ -23,6 +23,9 @@ class SequenceFormat(enum.Enum):
         XLNET: BERT's tokens with the begin token at the end: a <sep> <cls>, or a <sep> b <sep> <cls>. The token types
             of b and its <sep> are 1, and that of <cls> is 2 (Yang et al. 2019, their code). Behind <cls> is padding,
             which XLNet has in front of classified texts; since it knows only distances, both give the same values.
+        BART: RoBERTa's tokens where the decoder begins with another token than a text: the first is the one that the
+            tokenizer itself puts before a text (Lewis et al. 2020, their code).
+        T5: An end token after each text: a </s>, or a </s> b </s> (Raffel et al. 2020, their code).
         PLAIN: The texts alone, one behind the other, after the begin token where the tokenizer itself puts one: a b. So
             published language models are fine-tuned, whose head reads the last token of a text.
     """
@@ -31,6 +34,8 @@ class SequenceFormat(enum.Enum):
     BERT = "bert"
     ROBERTA = "roberta"
     XLNET = "xlnet"
+    BART = "bart"
+    T5 = "t5"
     PLAIN = "plain"
 
     @property
@@ -113,7 +118,7 @@ class DelimiterTokens(NamedTuple):
         Args:
             sequence_format: The format.
             vocabulary: The number of tokens of the tokenizer.
-            bos_id: Its begin token; for PLAIN, the one that it puts before a text, None if it puts none.
+            bos_id: Its begin token; for PLAIN and BART, the one that it puts before a text, None if it puts none.
             eos_id: Its end token.
 
         Raises:
@@ -123,6 +128,8 @@ class DelimiterTokens(NamedTuple):
             return cls((vocabulary,), (vocabulary + 1,), (vocabulary + 2,))
         if sequence_format is SequenceFormat.PLAIN:
             return cls(() if bos_id is None else (bos_id,), (), ())
+        if sequence_format is SequenceFormat.T5 and eos_id is not None:
+            return cls((), (eos_id,), (eos_id,))
         if bos_id is None or eos_id is None:
             raise UserError(
                 f"config.task.sequence_format={sequence_format.value} puts texts between tokens of begin and end, and "
@@ -130,12 +137,13 @@ class DelimiterTokens(NamedTuple):
             )
         if sequence_format is SequenceFormat.XLNET:
             return cls((), (eos_id,), (eos_id, bos_id))
-        return cls((bos_id,), (eos_id,) * (2 if sequence_format is SequenceFormat.ROBERTA else 1), (eos_id,))
+        doubled = sequence_format in (SequenceFormat.ROBERTA, SequenceFormat.BART)
+        return cls((bos_id,), (eos_id,) * (2 if doubled else 1), (eos_id,))
 
     @property
     def begin_is_last(self) -> bool:
         """Whether a sequence has its begin token at its end, as XLNet's have."""
-        return not self.start_ids and bool(self.end_ids)
+        return not self.start_ids and len(self.end_ids) > 1
 
     def join_texts(self, texts: Sequence[Sequence[int]], longest: int | None = None) -> list[int]:
         """Return the token numbers of one sequence.

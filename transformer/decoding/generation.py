@@ -80,6 +80,10 @@ class DecodingStrategy(Protocol):
     def num_beams(self) -> int:
         """The number of rows of each example."""
 
+    @property
+    def limits_log_probabilities(self) -> bool:
+        """Whether limits change log-probabilities, which then need not sum to one, and not the logits before them."""
+
     def start(self, examples: int, length: int, tokens: SpecialTokens, key: Key[Array, ""] | None) -> Any:
         """Return the state before the first step.
 
@@ -184,9 +188,9 @@ def generate(
     """Decode at most `length` tokens for every example; the loop stops when all are done.
 
     Each step takes the model's logits, applies the constraints, excludes padding and begin, forces tokens, normalizes
-    (except for a `ShallowFusion` model), and lets the strategy choose; scores are sums of these log-probabilities. A
-    row ends with an end token or with the token that completes a stop string. Jit it with `model`, `strategy`, `length`
-    and `tokens` static.
+    (except for a `ShallowFusion` model; a strategy with `limits_log_probabilities` first), and lets the strategy
+    choose; scores are sums of these log-probabilities. A row ends with an end token or with the token that completes a
+    stop string. Jit it with `model`, `strategy`, `length` and `tokens` static.
 
     Args:
         model: The model.
@@ -241,15 +245,18 @@ def generate(
         if coverage is not None:
             total_attention = total_attention + coverage.step_attention(aux.maps)
             state = require_coverage_strategy(strategy).with_penalty(state, coverage.penalty(total_attention))
+        if tokens.vocab_size is not None:
+            logits_RxV = logits_RxV.at[:, tokens.vocab_size :].set(-jnp.inf)
+        # What a language model has weighed are scores already.
+        is_normalized = isinstance(model, ShallowFusion)
+        if strategy.limits_log_probabilities and not is_normalized:
+            logits_RxV, is_normalized = jax.nn.log_softmax(logits_RxV), True
         logits_RxV = limits.apply(logits_RxV, constraint_state, step, end_V)
         if tokens.never_generated_ids:
             logits_RxV = logits_RxV.at[:, jnp.array(tokens.never_generated_ids)].set(-jnp.inf)
-        if tokens.vocab_size is not None:
-            logits_RxV = logits_RxV.at[:, tokens.vocab_size :].set(-jnp.inf)
         logits_RxV = limits.force(logits_RxV, step, length)
         ends_RxV = jnp.broadcast_to(end_V, logits_RxV.shape) | limits.stop_string_ends(constraint_state)
-        # What a language model has weighed are scores already.
-        log_probability_RxV = logits_RxV if isinstance(model, ShallowFusion) else jax.nn.log_softmax(logits_RxV)
+        log_probability_RxV = logits_RxV if is_normalized else jax.nn.log_softmax(logits_RxV)
         state, tokens_R, parents_R = strategy.choose(state, log_probability_RxV, ends_RxV, step, tokens)
         if parents_R is not None:
             cache = cache._replace(

@@ -1,7 +1,7 @@
 """Greedy search: the most probable token of every step."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -77,6 +77,8 @@ class Hypotheses(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class GreedySearch:
     """Greedy search, y_t = argmax p(y | y_<t, x); the score is the sum of the log-probabilities."""
+
+    limits_log_probabilities: ClassVar[bool] = False
 
     @property
     def num_beams(self) -> int:

@@ -1,7 +1,7 @@
 """Sampling from the model's distribution with temperature, top-k, nucleus (top-p), min-p and typical sets."""
 
 import dataclasses
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,8 @@ class Sampling(Config):
     min_p: Fraction = 0.0
     typical_p: PositiveFraction = 1.0
     num_beams: Annotated[int, Range(1, note=": it is the number of samples an example")] = 1
+
+    limits_log_probabilities: ClassVar[bool] = False
 
     def _check(self) -> None:
         # Accelerators flush smaller numbers to 0.

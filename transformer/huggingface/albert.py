@@ -73,6 +73,7 @@ ALBERT = dataclasses.replace(
         *norm_entries("predictions.LayerNorm", "head/norm"),
         TensorEntry("predictions.bias", ("output_bias/bias",), VECTOR),
         *linear_entries("classifier", "classes"),
+        *linear_entries("classifier", "choice"),
         *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="albert.",

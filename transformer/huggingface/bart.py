@@ -5,6 +5,7 @@ and M2M-100 (Fan et al. 2021), whose classes NLLB has too, also positions withou
 the names of Marian's.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,17 @@ from transformer.huggingface.conversion_spec import (
     TensorEntry,
     TensorNames,
     embedding_entries,
+    linear_entries,
     norm_entries,
     without_keys,
+)
+from transformer.huggingface.fine_tuned_heads import (
+    FINE_TUNED_CLASSES,
+    interface_with_classes,
+    num_classes,
+    problem_type_keys,
+    sizes_from_shapes,
+    without_head_keys,
 )
 from transformer.huggingface.marian import (
     COMPUTED_POSITIONS,
@@ -68,6 +78,38 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
     check_equal_sides(config, *SIDE_PAIRS)
     is_body = (config["architectures"] or ("",))[0].endswith("Model")
     return {**config, "output_bias": _BIAS in names if names else not is_body}
+
+
+def _simplify_bart(config: Config, names: TensorNames) -> Config:
+    """A class of texts' classes or of answers has a head in place of the bias."""
+    architecture = (config["architectures"] or ("",))[0]
+    if architecture:
+        head = next((head for head in _BART_HEADS if architecture.endswith(FINE_TUNED_CLASSES[head])), "next_tokens")
+    else:
+        head = next((head for head, layer in _BART_HEADS.items() if f"{layer}.weight" in names), "next_tokens")
+    simplified = _simplify_config(config, names)
+    # Its class has three classes where config.json names none.
+    counted = {"num_labels": 3, **config}
+    is_biased = simplified["output_bias"] and head == "next_tokens"
+    return {**simplified, "output_bias": is_biased, "head": head, "num_labels": num_classes(counted, head)}
+
+
+# The last layer of each head.
+_BART_HEADS = {"classes": "classification_head.out_proj", "span": "qa_outputs"}
+
+
+def _restore_bart(config: Config) -> Config:
+    head, classes = config["head"], config["num_labels"]
+    if head not in ("next_tokens", *_BART_HEADS):
+        raise UserError(f"config.model.head={head} is none of next_tokens, {', '.join(_BART_HEADS)}")
+    restored = _restore_config(without_head_keys(config, ("head",)))
+    if head == "next_tokens":
+        return restored
+    return {
+        **restored,
+        **problem_type_keys(head, classes),
+        "architectures": [f"Bart{FINE_TUNED_CLASSES[head]}"],
+    }
 
 
 def _restore_config(config: Config) -> Config:
@@ -140,7 +182,24 @@ def _make_spec(model_type: str, name: str, fixed_fields: Mapping[str, Any], **op
 
 _TABLES = {"positions": "learned", "side_embeddings": "separate"}
 
-BART = _make_spec("bart", "Bart", {**_TABLES, "norm_placement": "post", "position_offset": 2, "embedding_norm": True})
+_BART = _make_spec("bart", "Bart", {**_TABLES, "norm_placement": "post", "position_offset": 2, "embedding_norm": True})
+BART = dataclasses.replace(
+    _BART,
+    other_architectures=(*_BART.other_architectures, *(f"Bart{FINE_TUNED_CLASSES[head]}" for head in _BART_HEADS)),
+    config_keys=(*_BART.config_keys, ConfigKey("head", "head"), ConfigKey("num_labels", "classes")),
+    fixed_fields=without_keys(dict(_BART.fixed_fields), "head"),
+    tensor_entries=(
+        *_BART.tensor_entries,
+        *linear_entries("classification_head.dense", "pooler"),
+        *linear_entries("classification_head.out_proj", "classes"),
+        *linear_entries("qa_outputs", "span"),
+    ),
+    simplify_config=_simplify_bart,
+    restore_config=_restore_bart,
+    make_task_interface=interface_with_classes,
+    interface_keys=frozenset({"classes"}),
+    infer_fields_from_shapes=sizes_from_shapes,
+)
 MBART = _make_spec("mbart", "MBart", {**_TABLES, "norm_placement": "pre", "position_offset": 2, "embedding_norm": True})
 BLENDERBOT = _make_spec(
     "blenderbot", "Blenderbot", {**_TABLES, "norm_placement": "pre", "position_offset": 0, "embedding_norm": False}

@@ -190,7 +190,7 @@ def restore_heads(config: Config, bare: str, pooler_activation: str = "tanh") ->
         UserError: If the model has a pooler with another activation.
     """
     head, activation = config["head"], config["pooler_activation"]
-    pooled = config.get("pooler") or head in ("classes", "pretraining", "next_sentence")
+    pooled = config.get("pooler") or head in ("classes", "choice", "pretraining", "next_sentence")
     if pooled and activation != pooler_activation:
         raise UserError(f"config.model.pooler_activation={activation} is not {pooler_activation}")
     other_keys = without_head_keys(config, ("pooler", "pooler_activation", "head", "output_bias"))
@@ -224,6 +224,7 @@ BERT = ConversionSpec(
         ),
         *linear_entries(_NEXT_SENTENCE_HEAD, "next_sentence"),
         *linear_entries("classifier", "classes"),
+        *linear_entries("classifier", "choice"),
         *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="bert.",
@@ -325,6 +326,7 @@ _ROBERTA = ConversionSpec(
             dataclasses.replace(entry, excluded_parameter="pooler/kernel")
             for entry in linear_entries("classifier", "classes")
         ),
+        *linear_entries("classifier", "choice"),
         *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="roberta.",

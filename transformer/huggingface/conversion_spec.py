@@ -329,6 +329,25 @@ class ConversionSpec:
         keys = {key.their_key for key in self.config_keys} | {only.their_key for only in self.fixed_keys}
         return keys | self.key_aliases.keys() | self.simplified_keys | self.training_keys.keys()
 
+    @property
+    def _ignored_keys(self) -> set[str]:
+        """The keys whose values check no default: what is read, or changes nothing of what a model computes."""
+        return self._read_keys | WITHOUT_EFFECT | GENERATION_KEYS
+
+    @property
+    def limited_keys(self) -> Mapping[str, tuple[Any, ...]]:
+        """The keys of config.json of which only some values are read whatever the others are, with these values."""
+        limited = {
+            key.their_key: tuple(key.values)
+            for key in self.config_keys
+            if key.values is not None and key.their_key in self.class_keys and not {True, False} <= {*key.values}
+        }
+        ignored = self._ignored_keys
+        limited |= {name: (default,) for name, (_, default) in self.class_keys.items() if name not in ignored}
+        fixed = (*self.fixed_keys, *_READ_BEYOND_CLASSES)
+        limited |= {only.their_key: (only.value,) for only in fixed}
+        return {name: values for name, values in limited.items() if name not in self.simplified_keys}
+
     def config_notes(self, config: Mapping[str, Any]) -> list[str]:
         """Return what of a readable config.json is not read, or is read otherwise, as notes for the user."""
         notes = []
@@ -416,9 +435,8 @@ class ConversionSpec:
         Raises:
             UserError: If one has another; gives key and value.
         """
-        ignored = self._read_keys | WITHOUT_EFFECT | GENERATION_KEYS
         for name, (_, default) in self.class_keys.items():
-            if name not in ignored and complete[name] != default:
+            if name not in self._ignored_keys and complete[name] != default:
                 raise UserError(_unsupported_value_message(name, complete[name], default))
         for only in (*self.fixed_keys, *_READ_BEYOND_CLASSES):
             if only.their_key not in self.simplified_keys:

@@ -126,6 +126,9 @@ _OTHERS = (
 CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUAGE), *_OTHERS)}
 """The conversion specs by `model_type`; of two that can express a model of ours, the first is used."""
 
+OTHER_CLASSES = t5.OTHER_CLASSES
+"""The conversion specs of classes of some of these types whose tensors or models are others."""
+
 CONFIG = "config.json"
 _COMPUTED_TOLERANCE = 1e-2  # of values up to 1 in bfloat16
 
@@ -261,7 +264,8 @@ def find_conversion(
     """
     shapes, name = parameter_shapes(params), registry.family_name(model)
     refusals: list[InexpressibleModelError] = []
-    for family in sorted(CONVERSIONS.values(), key=lambda family: family.model_type != preferred_type):
+    specs = (*CONVERSIONS.values(), *OTHER_CLASSES)
+    for family in sorted(specs, key=lambda family: family.model_type != preferred_type):
         if family.model_family != name or model_type not in (None, family.model_type):
             continue
         try:
@@ -359,7 +363,9 @@ def _find_conversion_spec(config: Config) -> ConversionSpec:
     """
     model_type = config.get("model_type")
     if isinstance(model_type, str) and model_type in CONVERSIONS:
-        return CONVERSIONS[model_type]
+        architecture, *_ = config.get("architectures") or (None,)
+        others = (spec for spec in OTHER_CLASSES if (spec.model_type, spec.architecture) == (model_type, architecture))
+        return next(others, CONVERSIONS[model_type])
     similar = {re.sub(r"\W|_", "", name): name for name in CONVERSIONS}.get(
         re.sub(r"\W|_", "", str(model_type).lower())
     )

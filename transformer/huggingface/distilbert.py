@@ -73,6 +73,7 @@ DISTILBERT = ConversionSpec(
         TensorEntry("vocab_projector.bias", ("output_bias/bias",), VECTOR),
         *linear_entries("pre_classifier", "pooler"),
         *linear_entries("classifier", "classes"),
+        *linear_entries("classifier", "choice"),
         *linear_entries("qa_outputs", "span"),
     ),
     optional_prefix="distilbert.",

@@ -15,6 +15,7 @@ from transformer.huggingface.bert import (
 from transformer.huggingface.conversion_spec import (
     Config,
     ConfigKey,
+    FixedConfigKey,
     TensorEntry,
     TensorNames,
     linear_entries,
@@ -25,6 +26,8 @@ from transformer.huggingface.tensor_layouts import VECTOR
 
 _ARCHITECTURE = "ElectraForMaskedLM"
 _POOLER_ACTIVATION = "gelu"
+# What a text's summary is, of which a choice is made; other kinds have no place in ours.
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": _POOLER_ACTIVATION}
 
 
 def _simplify_electra(config: Config, names: TensorNames) -> Config:
@@ -39,6 +42,9 @@ def _simplify_electra(config: Config, names: TensorNames) -> Config:
         _POOLER_ACTIVATION,
     )
     check_head_activation(config, simplified, _ARCHITECTURE)
+    if simplified["head"] == "choice":
+        for key, value in _SUMMARY.items():
+            FixedConfigKey(key, value).check(config)
     return simplified
 
 
@@ -69,8 +75,16 @@ ELECTRA = dataclasses.replace(
         *linear_entries("generator_predictions.dense", "head/transform"),
         *norm_entries("generator_predictions.LayerNorm", "head/norm"),
         TensorEntry("generator_lm_head.bias", ("output_bias/bias",), VECTOR),
-        # As in RoBERTa's, the pooler is a part of the head of classes of texts.
-        *linear_entries("classifier.dense", "pooler"),
+        # As in RoBERTa's, the pooler is a part of the head of classes of texts; that of choices is by another name.
+        *(
+            dataclasses.replace(entry, excluded_parameter="choice/kernel")
+            for entry in linear_entries("classifier.dense", "pooler")
+        ),
+        *(
+            dataclasses.replace(entry, required_parameter="choice/kernel")
+            for entry in linear_entries("sequence_summary.summary", "pooler")
+        ),
+        *linear_entries("classifier", "choice"),
         *(
             dataclasses.replace(entry, required_parameter="pooler/kernel")
             for entry in linear_entries("classifier.out_proj", "classes")

@@ -13,6 +13,7 @@ HEADS_WITH_CLASSES = ("classes", "token_classes")
 # The end of the class name of a model with each of our heads; XLNet has a class of its own for questions.
 FINE_TUNED_CLASSES = {
     "classes": "ForSequenceClassification",
+    "choice": "ForMultipleChoice",
     "token_classes": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }

@@ -56,6 +56,10 @@ _SAMPLING_ALONE = frozenset(
 _SEARCHING_ALONE = frozenset({"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"})
 
 
+# The values of `early_stopping`, each with ours; None is ours without one.
+_EARLY_STOPPING: Mapping[bool | str, str | None] = {False: None, True: "full", "never": "never"}
+
+
 class Generation(NamedTuple):
     """How a published model generates.
 
@@ -154,6 +158,14 @@ def convert_generation_config(
         honored |= _SAMPLING_ALONE
     if num_beams == 1:
         honored |= _SEARCHING_ALONE
+    elif searches:
+        # The search has a length penalty and a rule of stopping in any case.
+        decoding["length_power"] = read(float, "length_penalty", 1.0)
+        honored.add("length_penalty")
+        stops = read(bool | str, "early_stopping", False)
+        if stops in _EARLY_STOPPING:
+            decoding["early_stopping"] = _EARLY_STOPPING[stops]
+            honored.add("early_stopping")
     if searches:
         honored |= {"num_beams", "min_length", "max_length"}
     ignored = {
@@ -199,6 +211,10 @@ def generation_config(decoding: Any, num_beams: int | None, tokens: Mapping[str,
             content[name] = number
     if decoding.max_new_tokens is not None:
         content["max_new_tokens"] = decoding.max_new_tokens
+    if decoding.length_power is not None:
+        stops = None if decoding.early_stopping is None else decoding.early_stopping.value
+        early_stopping = next((theirs for theirs, ours in _EARLY_STOPPING.items() if ours == stops), False)
+        content |= {"length_penalty": decoding.length_power, "early_stopping": early_stopping}
     if decoding.samples:
         options = {"temperature": decoding.temperature, "top_k": decoding.top_k or 0, "top_p": decoding.top_p}
         options |= {"min_p": decoding.min_p, "typical_p": decoding.typical_p}

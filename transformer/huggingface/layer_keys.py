@@ -245,7 +245,9 @@ def shortest_period[T](layers: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def restore_windows(config: Config, windows: Sequence[int]) -> Config:
-    """Return the keys `layer_types` and `sliding_window` of these windows.
+    """Return the key `layer_types` of these windows, and `sliding_window` if there are any.
+
+    Without a layer that slides the library still needs a window, and null is none: that of the class stands there.
 
     Raises:
         UserError: If there are windows of several sizes.
@@ -256,7 +258,7 @@ def restore_windows(config: Config, windows: Sequence[int]) -> Config:
     layers = config["num_hidden_layers"]
     period = tuple("sliding_attention" if window else "full_attention" for window in windows or (0,))
     kinds = [period[number % len(period)] for number in range(layers)]
-    return {"layer_types": kinds, "sliding_window": sizes.pop() + 1 if sizes else None}
+    return {"layer_types": kinds} | ({"sliding_window": sizes.pop() + 1} if sizes else {})
 
 
 def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: float) -> Config:

@@ -264,7 +264,7 @@ def _restore_smollm3(config: Config) -> Config:
     return {
         **_restore_llama(without_keys(config, "windows", "rotary_pattern")),
         **windows,
-        "use_sliding_window": windows["sliding_window"] is not None,
+        "use_sliding_window": "sliding_window" in windows,
         "no_rope_layers": [int(pattern[number % len(pattern)] == "global") for number in range(layers)],
     }
 
@@ -339,7 +339,7 @@ def _simplify_qwen(config: Config) -> Config:
 
 def _restore_qwen(config: Config) -> Config:
     restored = restore_sliding(config)
-    return {**restored, "use_sliding_window": restored["sliding_window"] is not None}
+    return {**restored, "use_sliding_window": "sliding_window" in restored}
 
 
 QWEN2 = dataclasses.replace(

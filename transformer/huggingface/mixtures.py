@@ -204,12 +204,6 @@ QWEN3_MOE = dataclasses.replace(
 )
 
 
-def _restore_windows(config: Config) -> Config:
-    """As `restore_windows`; without layers that slide the library needs a window all the same, that of the class."""
-    windows = restore_windows(config, config["windows"])
-    return windows if windows["sliding_window"] is not None else without_keys(windows, "sliding_window")
-
-
 def _simplify_qwen2_moe(config: Config, names: TensorNames) -> Config:
     slides, types = config["use_sliding_window"], config["layer_types"]
     if types is None:
@@ -231,7 +225,7 @@ def _simplify_qwen2_moe(config: Config, names: TensorNames) -> Config:
 
 
 def _restore_qwen2_moe(config: Config) -> Config:
-    windows = _restore_windows(config)
+    windows = restore_windows(config, config["windows"])
     return {
         **restore_rotary(without_keys(_restore_gating(config, shared=True), "windows")),
         **windows,
@@ -334,7 +328,7 @@ def _restore_gpt_oss(config: Config) -> Config:
     restored = restore_rotary(without_keys(experts, "windows"))
     if "rope_scaling" not in restored:
         restored["rope_parameters"] = {"rope_type": "default", "rope_theta": restored["rope_theta"]}
-    return {**restored, **_restore_windows(config)}
+    return {**restored, **restore_windows(config, config["windows"])}
 
 
 GPT_OSS = dataclasses.replace(

@@ -134,7 +134,7 @@ def _restore_modernbert(config: Config) -> Config:
     if flags is None:
         raise UserError(f"config.model.biases={config['biases']} is none of {', '.join(BIASES.values())}")
     restored = restore_local_rotary(without_keys(config, "biases"))
-    half_window = (restored.pop("sliding_window") or 1) - 1
+    half_window = (restored.pop("sliding_window", 1)) - 1
     keys = {"attention_bias": flags[0], "mlp_bias": flags[1], "classifier_activation": config["hidden_activation"]}
     if half_window:
         keys["local_attention"] = 2 * half_window
@@ -218,6 +218,7 @@ MODERNBERT = ConversionSpec(
         *norm_entries("head.norm", "head/norm"),
         *unembedding_entries("decoder"),
         *linear_entries("classifier", "classes"),
+        *linear_entries("classifier", "choice"),
         *linear_entries("classifier", "span"),
     ),
     optional_prefix="model.",

@@ -54,7 +54,7 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
         if (config["architectures"] or ("",))[0] == _BODY
         else fine_tuned_head(config["architectures"] or (), by_tensors, _FINE_TUNED_CLASSES) or "permuted"
     )
-    if head == "classes":
+    if head in ("classes", "choice"):
         for key, value in _SUMMARY.items():
             FixedConfigKey(key, value).check(config)
     return {
@@ -157,6 +157,7 @@ XLNET = ConversionSpec(
             dataclasses.replace(entry, required_parameter="pooler/kernel")
             for entry in linear_entries("logits_proj", "classes")
         ),
+        *linear_entries("logits_proj", "choice"),
         *(
             dataclasses.replace(entry, excluded_parameter="pooler/kernel")
             for entry in linear_entries("classifier", "classes")

@@ -42,6 +42,7 @@ from transformer.models.task_interface import (
     TEXT_CLASSIFICATION_WITH_TYPES,
     TOKEN_CLASSIFICATION,
     TaskInterface,
+    check_choice,
     check_head,
 )
 from transformer.models.transformer_base import (
@@ -67,6 +68,8 @@ class EncoderHead(enum.Enum):
         NEXT_SENTENCE: The second of these heads alone.
         CLASSES: A linear map of the pooler's output to the logits of a task's classes, or to a score (Devlin et al.
             2019, section 4.1).
+        CHOICE: A linear map of the pooler's output to one logit: how well a text answers, compared with that of each
+            other text to choose from (section 4.4).
         TOKEN_CLASSES: A linear map of every state to the logits of a task's classes (section 5.3).
         SPAN: A linear map of every state to two logits: an answer begins here, and it ends here (section 4.2).
         NONE: No head; the model returns the hidden states.
@@ -76,6 +79,7 @@ class EncoderHead(enum.Enum):
     PRETRAINING = "pretraining"
     NEXT_SENTENCE = "next_sentence"
     CLASSES = "classes"
+    CHOICE = "choice"
     TOKEN_CLASSES = "token_classes"
     SPAN = "span"
     NONE = "none"
@@ -155,7 +159,7 @@ class HeadBiases(enum.Enum):
 _HEADS_OF_OUTPUT = {
     MASKED_LANGUAGE_MODELING.output: (EncoderHead.MASKED, EncoderHead.PRETRAINING),
     BERT_PRETRAINING.output: (EncoderHead.PRETRAINING,),
-    TEXT_CLASSIFICATION.output: (EncoderHead.CLASSES,),
+    TEXT_CLASSIFICATION.output: (EncoderHead.CLASSES, EncoderHead.CHOICE),
     TOKEN_CLASSIFICATION.output: (EncoderHead.TOKEN_CLASSES,),
     EXTRACTIVE_QUESTION_ANSWERING.output: (EncoderHead.SPAN,),
 }
@@ -316,6 +320,7 @@ class EncoderConfig(TransformerConfig):
             EncoderHead.PRETRAINING,
             EncoderHead.NEXT_SENTENCE,
             EncoderHead.CLASSES,
+            EncoderHead.CHOICE,
         )
 
     @property
@@ -346,10 +351,11 @@ class Encoder(TokenModel):
 
     inputs: `tokens` [B, T]; optionally `types` [B, T] (by default all 0) and `lengths` [B], beyond which an example is
     padding (by default the padding token ends it). Outputs: logits [B, T, V] of the token at each position, logits [B,
-    C] of classes, logits [B, T, C] of classes at each position, logits [B, T, 2] of an answer's start and end, logits
-    [B, 2] of next-sentence prediction alone, or the states [B, T, E] without a head. The extras have the pooler's
-    output [B, E] as `pooled`, the logits [B, 2] of next-sentence prediction as `next_sentence`, those of classes as
-    `classes`, and those of an answer as `span`.
+    C] of classes, the logit [B, 1] of a text to choose, logits [B, T, C] of classes at each position, logits [B, T, 2]
+    of an answer's start and end, logits [B, 2] of next-sentence prediction alone, or the states [B, T, E] without a
+    head. The extras have the pooler's output [B, E] as `pooled`, the logits [B, 2] of next-sentence prediction as
+    `next_sentence`, those of classes as `classes`, that of a text to choose as `choice`, and those of an answer as
+    `span`.
     """
 
     def __init__(self, config: EncoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -384,6 +390,8 @@ class Encoder(TokenModel):
         self.classes = (
             make_class_layer(config, interface.vocabularies["classes"], builder, bias=last_bias) if classified else None
         )
+        chosen = config.head is EncoderHead.CHOICE
+        self.choice = make_head_layer(config, 1, builder, bias=last_bias) if chosen else None
         self.span = make_head_layer(config, 2, builder, bias=last_bias) if config.head is EncoderHead.SPAN else None
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
@@ -392,6 +400,8 @@ class Encoder(TokenModel):
         match self.kind_of_head:
             case EncoderHead.CLASSES | EncoderHead.TOKEN_CLASSES:
                 return aux.extras["classes"], aux
+            case EncoderHead.CHOICE:
+                return aux.extras["choice"], aux
             case EncoderHead.SPAN:
                 return aux.extras["span"], aux
             case EncoderHead.NEXT_SENTENCE:
@@ -408,7 +418,8 @@ class Encoder(TokenModel):
         lengths_B = jnp.asarray(inputs["lengths"]) if "lengths" in inputs else self._real_lengths(tokens_BxT)
         mask = Mask() if lengths_B is None else Mask(query_lengths=lengths_B, key_lengths=lengths_B)
         embedding_key, layers_key = split_key(forward_pass.training_key)
-        layers_key, classes_key = (layers_key, None) if self.classes is None else split_key(layers_key)
+        is_classified = self.classes is not None or self.choice is not None
+        layers_key, classes_key = split_key(layers_key) if is_classified else (layers_key, None)
         types_BxT = jnp.asarray(inputs["types"]) if "types" in inputs else None
         x_BxTxE, outputs = scan_blocks(
             self.layers,
@@ -433,6 +444,8 @@ class Encoder(TokenModel):
             is_of_text = self.kind_of_head is EncoderHead.CLASSES
             classified = extras["pooled"] if is_of_text else self._transform(x_BxTxE)
             extras["classes"] = self.classes.logits(dropout(classified, self.config.dropout, classes_key))
+        if self.choice is not None:
+            extras["choice"] = self.choice.logits(dropout(extras["pooled"], self.config.dropout, classes_key))
         if self.span is not None:
             extras["span"] = self.span.logits(self._transform(x_BxTxE))
         return x_BxTxE, Aux(maps_of_stack(STACK, aux), extras, state, expert_losses(STACK, aux, self.config.experts))
@@ -467,6 +480,7 @@ def check_task(config: EncoderConfig, interface: TaskInterface) -> None:
     """
     possible = _HEADS_OF_OUTPUT.get(interface.output or "", tuple(EncoderHead))
     check_head(config.head, possible, interface, EncoderHead.MASKED)
+    check_choice(config.head is EncoderHead.CHOICE, interface)
     if interface.vocabularies.get("types", 2) > 2:
         raise UserError(
             "config.task.sequence_format=xlnet is read by config.model.family=xlnet alone: say "

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
+from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.scores import SCORES
 from transformer.attention.sites import Axis, Site
 from transformer.config import NonNegativeInt, NumLayers, UserError
 from transformer.layers.embedding_and_head import PositionsAndNorm
+from transformer.layers.fine_tuning_heads import last_state, make_class_layer, make_head_layer
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import InitializationRule, deepnorm_encoder_decoder
 from transformer.layers.kv_cache import KeysAndValues
@@ -39,7 +41,13 @@ from transformer.layers.transformer_config import (
 from transformer.models.model import Aux, AuxiliaryLoss, Cache, ForwardPass, Inputs, split_key
 from transformer.models.model_family import ModelFamily
 from transformer.models.published_sizes import sizes_of_family
-from transformer.models.task_interface import TRANSLATION, TaskInterface, check_head
+from transformer.models.task_interface import (
+    EXTRACTIVE_QUESTION_ANSWERING,
+    TEXT_CLASSIFICATION,
+    TRANSLATION,
+    TaskInterface,
+    check_head,
+)
 from transformer.models.transformer_base import (
     TokenDecoder,
     capture_for_stack,
@@ -50,7 +58,7 @@ from transformer.models.transformer_base import (
     sites_of_stack,
 )
 
-ENCODER, DECODER = "encoder", "decoder"
+ENCODER, DECODER, TOKENS = "encoder", "decoder", "tokens"
 
 
 class EncoderDecoderHead(enum.Enum):
@@ -58,11 +66,27 @@ class EncoderDecoderHead(enum.Enum):
 
     Attributes:
         NEXT_TOKENS: The logits of the next target tokens, by the embedding table or an output matrix.
+        CLASSES: A linear map of tanh(W h + b) to the logits of a task's classes, or to a score. The decoder reads the
+            same text as the encoder, one token later, and h is its state at the last token (Lewis et al. 2020, section
+            3.1).
+        SPAN: A linear map of each of the same states to two logits: an answer begins here, and it ends here.
         NONE: No head; the model returns the decoder's hidden states.
     """
 
     NEXT_TOKENS = "next_tokens"
+    CLASSES = "classes"
+    SPAN = "span"
     NONE = "none"
+
+
+TEXT_HEADS = (EncoderDecoderHead.CLASSES, EncoderDecoderHead.SPAN)
+"""The heads of models that read one text, with both the encoder and the decoder."""
+
+_HEADS_OF_OUTPUT = {
+    TRANSLATION.output: EncoderDecoderHead.NEXT_TOKENS,
+    TEXT_CLASSIFICATION.output: EncoderDecoderHead.CLASSES,
+    EXTRACTIVE_QUESTION_ANSWERING.output: EncoderDecoderHead.SPAN,
+}
 
 
 class SideEmbeddings(enum.Enum):
@@ -130,7 +154,8 @@ class EncoderDecoder(TokenDecoder):
 
     inputs: `source` [B, S] and `target` [B, T], the decoder's input (the target after a begin token, which may be any
     token); padding is the token `pad`, at the end only. Outputs: logits [B, T, V], or the states [B, T, E] without a
-    head.
+    head. With a head of classes or answers, the inputs are instead `tokens` [B, T] and `lengths` [B], and the outputs
+    the logits [B, C] or [B, T, 2], which are also the extras `classes` and `span`.
     """
 
     def __init__(self, config: EncoderDecoderConfig, interface: TaskInterface, builder: ParameterBuilder):
@@ -140,10 +165,11 @@ class EncoderDecoder(TokenDecoder):
             builder.with_rule(InitializationRule(config.initialization, count, config.resolved_head_dim, side.beta))
             for count, side in zip(residuals, deep, strict=True)
         )
+        self.kind_of_head = config.head
         self.predicts_tokens = config.head is EncoderDecoderHead.NEXT_TOKENS
         super().__init__(
             config if self.predicts_tokens else config.without_token_head(),
-            config.padded_vocab_size(interface.vocabularies["joint"]),
+            config.padded_vocab_size(interface.vocabularies["tokens" if config.head in TEXT_HEADS else "joint"]),
             offset=config.position_offset,
             builder=encoder_builder,
         )
@@ -151,7 +177,7 @@ class EncoderDecoder(TokenDecoder):
         self.separate_sides = config.side_embeddings is SideEmbeddings.SEPARATE
         source = self.make_positions_and_norm(encoder_builder) if self.separate_sides else PositionsAndNorm(None, None)
         self.source_positions, self.source_embedding_norm = source
-        if interface.pad_id is None or interface.bos_id is None:
+        if interface.bos_id is None or (interface.pad_id is None and config.head not in TEXT_HEADS):
             raise ValueError("an encoder-decoder needs interface.pad_id and interface.bos_id, the tokens' numbers")
         self.pad, self.begin = interface.pad_id, interface.bos_id
         self.encoder_layers, self.decoder_layers = config.encoder_layers, config.decoder_layers
@@ -161,19 +187,45 @@ class EncoderDecoder(TokenDecoder):
         self.decoder_relative = self.make_relative_positions(bidirectional=False, builder=decoder_builder)
         self.encoder_norm = self.make_final_norm(encoder_builder)
         self.decoder_norm = self.make_final_norm(decoder_builder)
+        # Published heads have biases, also where the blocks have none (T5's code).
+        classified = config.head is EncoderDecoderHead.CLASSES
+        self.pooler = make_head_layer(config, config.width, decoder_builder, bias=True) if classified else None
+        self.classes = (
+            make_class_layer(config, interface.vocabularies["classes"], decoder_builder, bias=True)
+            if classified
+            else None
+        )
+        answers = config.head is EncoderDecoderHead.SPAN
+        self.span = make_head_layer(config, 2, decoder_builder, bias=True) if answers else None
 
-    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T _"], Aux]:
-        """Return the logits of every position of the target, or the hidden states without a head."""
+    def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
+        """Return the logits of the head, or the hidden states without a head."""
         hidden_BxTxE, aux = self.hidden(state, inputs, forward_pass)
-        return self.logits(hidden_BxTxE) if self.predicts_tokens else hidden_BxTxE, aux
+        match self.kind_of_head:
+            case EncoderDecoderHead.NEXT_TOKENS:
+                return self.logits(hidden_BxTxE), aux
+            case EncoderDecoderHead.CLASSES:
+                return aux.extras["classes"], aux
+            case EncoderDecoderHead.SPAN:
+                return aux.extras["span"], aux
+            case EncoderDecoderHead.NONE:
+                return hidden_BxTxE, aux
 
     def hidden(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
         """Return the final hidden states, from which `logits` computes the logits."""
         encoder_key, decoder_key = split_key(forward_pass.training_key)
+        reads_text = self.kind_of_head in TEXT_HEADS
+        decoder_key, head_key = split_key(decoder_key) if reads_text else (decoder_key, None)
         with jax.named_scope(ENCODER):
             memory_BxSxE, source_lengths, encoder_aux = self.encode(inputs, encoder_key, forward_pass.capture)
-        target_BxT = jnp.asarray(inputs["target"])
-        lengths = target_lengths(target_BxT, source_lengths, self.pad)
+        if reads_text:
+            tokens_BxT = jnp.asarray(inputs["tokens"])
+            target_BxT = jnp.pad(tokens_BxT[:, :-1], ((0, 0), (1, 0)), constant_values=self.begin)
+            lengths = source_lengths
+        else:
+            target_BxT = jnp.asarray(inputs["target"])
+            assert self.pad is not None
+            lengths = target_lengths(target_BxT, source_lengths, self.pad)
         # Padded queries see nothing: their rows stay out of maps and statistics.
         mask = Mask(causal=True, query_lengths=lengths, key_lengths=lengths)
         memory = EncoderMemory(memory_BxSxE, Mask(query_lengths=lengths, key_lengths=source_lengths))
@@ -200,7 +252,20 @@ class EncoderDecoder(TokenDecoder):
         for stack, stack_aux in ((ENCODER, encoder_aux), (DECODER, stack_by_layer(outputs))):
             maps |= maps_of_stack(stack, stack_aux)
             losses |= expert_losses(stack, stack_aux, self.config.experts)
-        return x_BxTxE, Aux(maps, {}, state, losses)
+        return x_BxTxE, Aux(maps, self._head_outputs(x_BxTxE, lengths, head_key), state, losses)
+
+    def _head_outputs(
+        self, x_BxTxE: Float[Array, "B T E"], lengths_B: Int[Array, " B"], key: Key[Array, ""] | None
+    ) -> dict[str, Array]:
+        """Return the logits of classes as `classes`, or of an answer as `span`, if the model has such a head."""
+        if self.span is not None:
+            return {"span": self.span.logits(x_BxTxE)}
+        if self.classes is None or self.pooler is None:
+            return {}
+        state_key, pooled_key = split_key(key)
+        rate = self.config.dropout
+        pooled_BxE = jnp.tanh(self.pooler(dropout(last_state(x_BxTxE, lengths_B), rate, state_key)))
+        return {"classes": self.classes.logits(dropout(pooled_BxE, rate, pooled_key))}
 
     def encode(
         self, inputs: Inputs, key: Key[Array, ""] | None, capture: Capture | None
@@ -208,15 +273,19 @@ class EncoderDecoder(TokenDecoder):
         """Encode the source.
 
         Args:
-            inputs: The model's inputs, of which `source` is read.
+            inputs: The model's inputs, of which `source` is read, or `tokens` and `lengths`.
             key: Random key for dropout; None means evaluation.
             capture: Which maps to capture; None captures nothing.
 
         Returns:
             The encoder's output, the lengths of the sources, and the auxiliary results of the layers.
         """
-        source_BxS = jnp.asarray(inputs["source"])
-        lengths = real_lengths(source_BxS, self.pad)
+        if self.kind_of_head in TEXT_HEADS:
+            source_BxS, lengths = jnp.asarray(inputs["tokens"]), jnp.asarray(inputs["lengths"])
+        else:
+            assert self.pad is not None
+            source_BxS = jnp.asarray(inputs["source"])
+            lengths = real_lengths(source_BxS, self.pad)
         own = PositionsAndNorm(self.source_positions, self.source_embedding_norm)
         tables = own if self.separate_sides else None
         mask = Mask(query_lengths=lengths, key_lengths=lengths)
@@ -287,13 +356,19 @@ class EncoderDecoder(TokenDecoder):
 
 
 def check_task(config: EncoderDecoderConfig, interface: TaskInterface) -> None:
-    """Check that the config has the head that a task needs.
+    """Check that the config has the head that a task needs, and the task the begin token that a decoder needs.
 
     Raises:
         UserError: If it does not.
     """
-    possible = tuple(EncoderDecoderHead) if interface.output is None else (EncoderDecoderHead.NEXT_TOKENS,)
+    output = interface.output
+    possible = tuple(EncoderDecoderHead) if output is None else (_HEADS_OF_OUTPUT[output],)
     check_head(config.head, possible, interface, EncoderDecoderHead.NEXT_TOKENS)
+    if config.head in TEXT_HEADS and interface.bos_id is None:
+        raise UserError(
+            "config.model.family=encoder_decoder begins its decoder with a begin token, and the run's tokenizer has "
+            "none: use config.model.family=encoder, or another tokenizer"
+        )
 
 
 def attention_sites(config: EncoderDecoderConfig, interface: TaskInterface) -> tuple[Site, ...]:
@@ -301,6 +376,9 @@ def attention_sites(config: EncoderDecoderConfig, interface: TaskInterface) -> t
     # A target position reads one token and predicts the next: as a query it is known by the one that it
     # predicts, as a key by the one that it has read.
     source, target, target_input = Axis("source"), Axis("target"), Axis("target_input")
+    if config.head in TEXT_HEADS:
+        source = target = Axis(TOKENS)
+        target_input = Axis("delayed_tokens", delayed_axis=TOKENS)
     return (
         *sites_of_stack(ENCODER, config, config.encoder_layers, source, source),
         *sites_of_stack(DECODER, config, config.decoder_layers, target, target_input, causal=True, memory=source),
@@ -310,7 +388,7 @@ def attention_sites(config: EncoderDecoderConfig, interface: TaskInterface) -> t
 FAMILY = ModelFamily(
     EncoderDecoderConfig,
     EncoderDecoder,
-    frozenset({TRANSLATION}),
+    frozenset({TRANSLATION, TEXT_CLASSIFICATION, EXTRACTIVE_QUESTION_ANSWERING}),
     sizes=sizes_of_family("encoder_decoder"),
     check_ring_attention_placement=check_ring_attention,
     sites=attention_sites,

@@ -147,6 +147,19 @@ def predicts_next_tokens(vocabularies: Mapping[str, int]) -> bool:
     return "classes" not in vocabularies or "next tokens" in vocabularies
 
 
+def check_choice(is_choice: bool, interface: TaskInterface) -> None:
+    """Check that a task whose model has the head of multiple choice asks for one logit of each text.
+
+    Raises:
+        UserError: If it asks for several.
+    """
+    if is_choice and interface.output is not None and interface.vocabularies.get("classes", 1) != 1:
+        raise UserError(
+            "config.model.head=choice has one logit of each text, but the task has "
+            f"{interface.vocabularies['classes']} classes: say config.model.head=classes, or config.task.problem=choice"
+        )
+
+
 def check_head(
     head: enum.Enum, possible: Sequence[enum.Enum], interface: TaskInterface, without_classes: enum.Enum
 ) -> None:

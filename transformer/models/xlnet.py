@@ -56,6 +56,7 @@ from transformer.models.task_interface import (
     TEXT_CLASSIFICATION_WITH_TYPES,
     TOKEN_CLASSIFICATION_WITH_TYPES,
     TaskInterface,
+    check_choice,
     check_head,
 )
 from transformer.models.transformer_base import TokenModel, final_states
@@ -73,6 +74,7 @@ class XLNetHead(enum.Enum):
         PERMUTED: The logits of the predicted tokens, from the query stream.
         CLASSES: A linear map of tanh(W h + b), h the last token's state, to the logits of a task's classes, or to a
             score (its code).
+        CHOICE: The same to one logit: how well a text answers, compared with that of each other text to choose from.
         TOKEN_CLASSES: A linear map of every state to the logits of a task's classes.
         SPAN: A linear map of every state to two logits: an answer begins here, and it ends here.
         NONE: No head; the model returns the hidden states. It has the vector with which predicted tokens begin.
@@ -80,16 +82,17 @@ class XLNetHead(enum.Enum):
 
     PERMUTED = "permuted"
     CLASSES = "classes"
+    CHOICE = "choice"
     TOKEN_CLASSES = "token_classes"
     SPAN = "span"
     NONE = "none"
 
 
-_HEAD_OF_OUTPUT = {
-    PERMUTATION_LANGUAGE_MODELING.output: XLNetHead.PERMUTED,
-    TEXT_CLASSIFICATION_WITH_TYPES.output: XLNetHead.CLASSES,
-    TOKEN_CLASSIFICATION_WITH_TYPES.output: XLNetHead.TOKEN_CLASSES,
-    EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES.output: XLNetHead.SPAN,
+_HEADS_OF_OUTPUT = {
+    PERMUTATION_LANGUAGE_MODELING.output: (XLNetHead.PERMUTED,),
+    TEXT_CLASSIFICATION_WITH_TYPES.output: (XLNetHead.CLASSES, XLNetHead.CHOICE),
+    TOKEN_CLASSIFICATION_WITH_TYPES.output: (XLNetHead.TOKEN_CLASSES,),
+    EXTRACTIVE_QUESTION_ANSWERING_WITH_TYPES.output: (XLNetHead.SPAN,),
 }
 
 
@@ -200,11 +203,12 @@ class XLNet(TokenModel):
         blank = scored or config.head is XLNetHead.NONE
         self.blank = builder.parameter(rule, (config.width,), ("embed",)) if blank else None
         pooled, classified = (
-            config.head is XLNetHead.CLASSES,
+            config.head in (XLNetHead.CLASSES, XLNetHead.CHOICE),
             config.head in (XLNetHead.CLASSES, XLNetHead.TOKEN_CLASSES),
         )
         self.pooler = make_head_layer(config, config.width, builder) if pooled else None
         self.classes = make_class_layer(config, interface.vocabularies["classes"], builder) if classified else None
+        self.choice = make_head_layer(config, 1, builder) if config.head is XLNetHead.CHOICE else None
         self.span = make_head_layer(config, 2, builder) if config.head is XLNetHead.SPAN else None
 
     def forward(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B *T _"], Aux]:
@@ -215,6 +219,8 @@ class XLNet(TokenModel):
                 return self.logits(hidden), aux
             case XLNetHead.CLASSES | XLNetHead.TOKEN_CLASSES:
                 return aux.extras["classes"], aux
+            case XLNetHead.CHOICE:
+                return aux.extras["choice"], aux
             case XLNetHead.SPAN:
                 return aux.extras["span"], aux
             case XLNetHead.NONE:
@@ -245,13 +251,15 @@ class XLNet(TokenModel):
         states_BxTxE = dropout(content_BxTxE, self.config.dropout, states_key)
         if self.span is not None:
             return content_BxTxE, aux._replace(extras={"span": self.span.logits(states_BxTxE)})
-        assert self.classes is not None
         classified = states_BxTxE
         if self.pooler is not None:
             batch, length = tokens_BxT.shape
             lengths_B = jnp.asarray(inputs.get("lengths", jnp.full(batch, length)))
             summary_BxE = jnp.tanh(self.pooler(last_state(states_BxTxE, lengths_B)))
             classified = dropout(summary_BxE, self.config.dropout, summary_key)
+        if self.choice is not None:
+            return content_BxTxE, aux._replace(extras={"choice": self.choice.logits(classified)})
+        assert self.classes is not None
         return content_BxTxE, aux._replace(extras={"classes": self.classes.logits(classified)})
 
     def content(self, state: dict, inputs: Inputs, forward_pass: ForwardPass) -> tuple[Float[Array, "B T E"], Aux]:
@@ -344,7 +352,9 @@ def check_task(config: XLNetConfig, interface: TaskInterface) -> None:
     Raises:
         UserError: If not.
     """
-    check_head(config.head, (_HEAD_OF_OUTPUT.get(interface.output or "", config.head),), interface, XLNetHead.PERMUTED)
+    possible = _HEADS_OF_OUTPUT.get(interface.output or "", (config.head,))
+    check_head(config.head, possible, interface, XLNetHead.PERMUTED)
+    check_choice(config.head is XLNetHead.CHOICE, interface)
     if interface.vocabularies.get("types", 3) < 3:
         raise UserError(
             "config.model.family=xlnet reads classes from the last token: say config.task.sequence_format=xlnet"

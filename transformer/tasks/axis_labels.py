@@ -10,6 +10,9 @@ from jaxtyping import Float, UInt8
 from transformer.attention.sites import Site
 from transformer.config import UserError
 
+# The name of the token that precedes those of a delayed axis.
+_BEGIN = "<begin>"
+
 
 class GoldAlignment(NamedTuple):
     """A gold alignment of a query position with a key position.
@@ -80,6 +83,9 @@ class AxisLabels:
         for site in sites:
             for axis in (site.query, site.key):
                 own = axis.names()
+                if axis.name not in tokens and axis.delayed_axis in tokens:
+                    undelayed = tokens[axis.delayed_axis]
+                    tokens[axis.name] = tuple((_BEGIN, *names[:-1])[: len(names)] for names in undelayed)
                 if axis.name not in tokens and own is None:
                     raise UserError(
                         f"the site {site.name!r} has the axis {axis.name!r}, which nothing names: give "

@@ -15,7 +15,7 @@ from transformer.config import (
     from_config,
     refuse_single_text,
 )
-from transformer.decoding.beam import BeamSearch
+from transformer.decoding.beam import BeamSearch, EarlyStopping, LengthPowerBeamSearch
 from transformer.decoding.constraints import Constraints
 from transformer.decoding.generation import DecodingStrategy
 from transformer.decoding.greedy import GreedySearch
@@ -99,6 +99,8 @@ class DecodingDefaults(TokenLimits, path="config.task.decoding"):
         top_p: Sample from the smallest set of tokens whose probability reaches p. 1 is all.
         min_p: Sample from the tokens of at least this part of the greatest probability. 0 is all.
         typical_p: Sample from the typical set of this probability. 1 is all.
+        length_power: For beams, the exponent of the length as in transformers; None is the length penalty of the task.
+        early_stopping: With `length_power`, when a search stops.
     """
 
     max_new_tokens: PositiveInt | None = None
@@ -107,6 +109,15 @@ class DecodingDefaults(TokenLimits, path="config.task.decoding"):
     top_p: float | None = None
     min_p: float | None = None
     typical_p: float | None = None
+    length_power: float | None = None
+    early_stopping: EarlyStopping | None = None
+
+    def _check(self) -> None:
+        _check_early_stopping(self)
+
+    def beam_search(self, num_beams: int, length_penalty: float) -> BeamSearch | LengthPowerBeamSearch:
+        """Return the beam search of a task with these options."""
+        return _make_beam_search(num_beams, length_penalty, self.length_power, self.early_stopping)
 
     @property
     def samples(self) -> bool:
@@ -127,6 +138,9 @@ class DecodingConfig(TokenLimits):
         num_beams: The beam size; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty of beam search (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty of beam search (Wu et al. 2016, section 7). 0 is none.
+        length_power: Search as transformers does, and divide by this power of the length; transformers calls it
+            `length_penalty`. None for the length penalty above.
+        early_stopping: With `length_power`, when the search stops; None for `estimate`.
         temperature: The sampling temperature.
         top_k: Sample from the k most probable tokens. 0 is all.
         top_p: Sample from the smallest set of tokens whose probability reaches p (nucleus sampling). 1 is all.
@@ -145,6 +159,8 @@ class DecodingConfig(TokenLimits):
     num_beams: NumBeams = 1
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0
+    length_power: float | None = None
+    early_stopping: EarlyStopping | None = None
     temperature: NonNegativeFloat | None = None
     top_k: NonNegativeInt | None = None
     top_p: float | None = None
@@ -160,6 +176,12 @@ class DecodingConfig(TokenLimits):
         if options and self.num_beams > 1:
             raise UserError(f"num_beams={self.num_beams} searches and {options[0]} samples: give one of them")
         check_coverage_penalty(self.coverage_penalty, self.num_beams)
+        if self.coverage_penalty and self.length_power is not None:
+            raise UserError(
+                f"coverage_penalty={self.coverage_penalty} and length_power={self.length_power} are of different "
+                "searches: give one of them"
+            )
+        _check_early_stopping(self)
         if self.min_new_tokens > self.max_new_tokens:
             raise UserError(
                 f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}: make it smaller"
@@ -187,8 +209,15 @@ class DecodingConfig(TokenLimits):
             settings = {name: value for name, value in settings.items() if name not in _SAMPLING}
         elif any(name in settings | dict(request) for name in _SAMPLING):
             settings["num_beams"] = 1
+        powers = ("length_power", "early_stopping")
         if (settings | dict(request)).get("num_beams", 1) == 1:
+            if option := next((name for name in powers if name in request), None):
+                raise UserError(f"{option}={request[option]} is of beam search: give num_beams as well, such as 4")
             settings.pop("coverage_penalty", None)
+        if "length_penalty" in request:
+            if "length_power" in request:
+                raise UserError("length_penalty and length_power are of different searches: give one of them")
+            settings = {name: value for name, value in settings.items() if name not in powers}
         return from_config(cls, settings | dict(request), "decoding")
 
     @property
@@ -203,7 +232,31 @@ class DecodingConfig(TokenLimits):
             top_p = 1.0 if self.top_p is None else self.top_p
             typical_p = 1.0 if self.typical_p is None else self.typical_p
             return Sampling(temperature, self.top_k or 0, top_p, self.min_p or 0.0, typical_p, self.num_samples)
-        return GreedySearch() if self.num_beams == 1 else BeamSearch(self.num_beams, self.length_penalty)
+        if self.num_beams == 1:
+            return GreedySearch()
+        return _make_beam_search(self.num_beams, self.length_penalty, self.length_power, self.early_stopping)
+
+
+def _check_early_stopping(config: DecodingDefaults | DecodingConfig) -> None:
+    """Check that a rule of stopping goes with the search that has it.
+
+    Raises:
+        UserError: If it does not.
+    """
+    if config.early_stopping is not None and config.length_power is None:
+        raise UserError(
+            f"early_stopping={config.early_stopping.value} is of the search with length_power: give it as well, such "
+            "as length_power=1"
+        )
+
+
+def _make_beam_search(
+    num_beams: int, length_penalty: float, length_power: float | None, early_stopping: EarlyStopping | None
+) -> BeamSearch | LengthPowerBeamSearch:
+    """Return the search with a power of the length where one is given, else that of Wu et al. 2016."""
+    if length_power is None:
+        return BeamSearch(num_beams, length_penalty)
+    return LengthPowerBeamSearch(num_beams, length_power, early_stopping or EarlyStopping.ESTIMATE)
 
 
 def _sampling_options(config: DecodingDefaults | DecodingConfig) -> list[str]:

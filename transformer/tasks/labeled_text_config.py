@@ -185,8 +185,13 @@ class FormattedTextConfig(LabeledTextConfig, abc.ABC):
         Raises:
             UserError: If the tokenizer lacks one.
         """
-        plain = self.sequence_format is SequenceFormat.PLAIN
-        bos_id = next(iter(tokenizer.leading_ids), None) if plain else tokenizer.bos_id
+        match self.sequence_format:
+            case SequenceFormat.PLAIN:
+                bos_id = next(iter(tokenizer.leading_ids), None)
+            case SequenceFormat.BART:
+                bos_id = tokenizer.template_start_id
+            case _:
+                bos_id = tokenizer.bos_id
         return DelimiterTokens.from_format(self.sequence_format, tokenizer.vocab_size, bos_id, tokenizer.eos_id)
 
     def token_types(self, tokenizer: Tokenizer) -> TokenTypeRule | None:
@@ -207,7 +212,7 @@ class PositionTextConfig(FormattedTextConfig, abc.ABC):
     """Labeled texts of which every position is read.
 
     Attributes:
-        sequence_format: The special tokens around and between texts, `bert`, `roberta`, `xlnet` or `plain`.
+        sequence_format: The special tokens around and between texts, all but `gpt`.
 
     Raises:
         UserError: If a value is out of range.

@@ -172,6 +172,13 @@ class TranslationConfig(TextDatasetConfig):
     def _check(self) -> None:
         if len(self.languages) not in (0, 2):
             raise UserError(f"config.task.languages={self.languages} must be (source, target), or empty")
+        power = self.decoding.length_power
+        if power is not None and (self.coverage_penalty or self.length_penalty != TranslationConfig.length_penalty):
+            raise UserError(
+                f"config.task.decoding.length_power={power} is of another search than config.task.length_penalty="
+                f"{self.length_penalty} and coverage_penalty={self.coverage_penalty}: say decoding.length_power=None, "
+                "or leave these out"
+            )
         if not self.coverage_penalty >= 0 or (self.coverage_penalty and self.num_beams == 1):
             raise UserError(
                 f"config.task.coverage_penalty={self.coverage_penalty} must be at least 0, and above 0 only with "

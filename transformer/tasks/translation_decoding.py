@@ -13,6 +13,7 @@ from transformer.config import UserError
 from transformer.data.batches import BucketedPairBatches
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.constraints import Prompt
 from transformer.decoding.generation import CoveragePenalty, DecodedSequences, SpecialTokens, generate
 from transformer.decoding.stop_sequences import cut_at_stop
 from transformer.models.model import Variables
@@ -80,6 +81,8 @@ def translate(
         tokenizer, output_vocabulary_size(view, source_only), begins=True, stop_sequences=decoding.stop_sequences
     )
     tokens = SpecialTokens(*pad_begin_end_ids(tokenizer), other_end_ids=decoding.end_ids)
+    begin = np.full((len(texts), 1), tokens.bos_id, np.int32)
+    prompt = None if tokens.bos_id is None else Prompt(begin, np.ones(len(texts), np.int32))
 
     @jax.jit
     def run(variables: Variables, inputs: Batch) -> tuple[DecodedSequences, Array | None]:
@@ -91,6 +94,8 @@ def translate(
             length=decoding.max_new_tokens,
             tokens=tokens,
             key=jax.random.key(decoding.seed),
+            # The begin token has occurred; where it is also the end token, as in BART, that counts.
+            prompt=prompt,
             constraints=constraints,
             coverage=make_coverage_penalty(view, jnp.asarray(inputs["source"]), tokenizer, decoding.coverage_penalty),
         )

@@ -15,7 +15,6 @@ from transformer.data.batches import BucketedPairBatches, EncodedPairs, OneEpoch
 from transformer.data.datasets.aligned_templates import WordAlignment
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.beam import BeamSearch
 from transformer.decoding.generation import DecodingStrategy, SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
 from transformer.tasks.task import Batch, Evaluation, EvaluationReport, EvaluationStep, StateView
@@ -254,7 +253,9 @@ def make_decoding_step(
 
 def make_decoding_strategy(config: TranslationConfig) -> DecodingStrategy:
     """Return the decoding strategy: greedy for one beam, else beam search."""
-    return GreedySearch() if config.num_beams == 1 else BeamSearch(config.num_beams, config.length_penalty)
+    if config.num_beams == 1:
+        return GreedySearch()
+    return config.decoding.beam_search(config.num_beams, config.length_penalty)
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowercase: bool) -> tuple[float, str]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,16 @@ def parse_batch_range(text: str) -> BatchRange:
     return BatchRange(int(first), int(end) - int(first))
 
 
+def step_before_batch(number: int, skipped_ranges: Iterable[Sequence[int]]) -> int:
+    """Return the step after which a run trains on a batch, counted from 0.
+
+    Args:
+        number: The number of the batch.
+        skipped_ranges: The ranges (first, count) of the batches that the run skips.
+    """
+    return number - sum(min(count, max(0, number - first)) for first, count in merge_ranges(skipped_ranges))
+
+
 def check_branch(replay: Replay, request: BranchRequest, workdir: Path) -> TrainingComponents:
     """Refuse a branch that cannot continue the run, before anything is trained or written.
 
@@ -73,12 +83,13 @@ def check_branch(replay: Replay, request: BranchRequest, workdir: Path) -> Train
             f"--config.steps={request.experiment.run.steps} is less than --step={request.step}, from which the branch "
             "continues"
         )
-    trained = batch_number(request.step, skipped_batches(replay.directory))
+    skipped_ranges = skipped_batches(replay.directory)
+    trained = batch_number(request.step, skipped_ranges)
     if request.without is not None and request.without.first < trained:
         raise UserError(
             f"--without={request.without.first}:{sum(request.without)}: the run had trained on batch "
             f"{request.without.first} before step {request.step}, whose next batch is {trained}: branch off at "
-            f"--step={request.without.first} or before"
+            f"--step={step_before_batch(request.without.first, skipped_ranges)} or before"
         )
     components = build_components(request.experiment, replay.directory.path)
     _refuse_other_shapes(replay.components.abstract_state, components.abstract_state, request.overrides)

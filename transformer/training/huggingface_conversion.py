@@ -59,11 +59,16 @@ TASK_OF_FAMILY = {
 }
 """The task on which an imported model of each family is trained further, unless it has one of the heads below."""
 
-TASK_OF_HEAD = {"classes": "fine_tuning", "token_classes": "token_classification", "span": "question_answering"}
+TASK_OF_HEAD = {
+    "classes": "fine_tuning",
+    "choice": "fine_tuning",
+    "token_classes": "token_classification",
+    "span": "question_answering",
+}
 """The task of each head with which a model of FINE_TUNED_FAMILIES is fine-tuned."""
 
 FINE_TUNED_FAMILIES = ("decoder", "encoder", "xlnet")
-"""The families that are fine-tuned on texts of one's own."""
+"""The families of which every model can be fine-tuned on texts of one's own."""
 
 IMPORTED_DTYPES = ("float32", "bfloat16", "float16")
 """The types in which the parameters of an imported model can be stored."""
@@ -71,7 +76,7 @@ IMPORTED_DTYPES = ("float32", "bfloat16", "float16")
 IMAGE_HEADS = ("head", "distilled")
 """The parameters of an image model that score its classes, by the first name of their path."""
 
-TEXT_HEADS = ("classes", "pooler", "span", "head", "unembedding", "output_bias")
+TEXT_HEADS = ("classes", "choice", "pooler", "span", "head", "unembedding", "output_bias")
 """The parameters of the heads of a model of texts, by the first name of their path."""
 
 # What the head of pre-training needs in a `config.model` section, by family, for a body that has none.
@@ -99,7 +104,11 @@ _SEQUENCE_FORMATS = {
     "xlm-roberta": SequenceFormat.ROBERTA,
     "camembert": SequenceFormat.ROBERTA,
     "xlnet": SequenceFormat.XLNET,
+    "bart": SequenceFormat.BART,
+    "t5": SequenceFormat.T5,
+    "mt5": SequenceFormat.T5,
 }
+# Those whose tokenizers put an end token after a text alone, unless their own templates say otherwise.
 _ENCODER_DECODERS = ("marian", "bart", "mbart", "blenderbot", "pegasus", "m2m_100", "t5", "mt5")
 _WITH_TOKEN_TYPES = ("bert", "electra", "albert", "xlnet")
 _SPECIAL = {
@@ -228,18 +237,25 @@ def _replace_head(imported: PublishedModel, problem: str | None) -> PublishedMod
     Raises:
         UserError: If the model's family has no heads of fine-tuning.
     """
-    if imported.model["family"] not in FINE_TUNED_FAMILIES:
+    model_type = imported.config["model_type"]
+    if imported.model["family"] not in FINE_TUNED_FAMILIES and model_type not in _SEQUENCE_FORMATS:
         raise UserError(
             "--problem and --classes are for models that are fine-tuned on texts, decoders and those of model_type "
-            f"{', '.join(_SEQUENCE_FORMATS)}, not for {imported.config['model_type']}"
+            f"{', '.join(_SEQUENCE_FORMATS)}, not for {model_type}"
+        )
+    if imported.model["family"] == "encoder_decoder" and problem == "token_classification":
+        raise UserError(
+            f"{model_type} with a decoder has no head of token classes: save its encoder alone, as T5EncoderModel does"
         )
     own = imported.model["head"]
     if not problem:
         head = own if own in TASK_OF_HEAD else "classes"
+    elif problem == "choice" and imported.model["family"] in ("encoder", "xlnet"):
+        head = "choice"
     else:  # the other problems are those of the task of classes
-        head = {task: head for head, task in TASK_OF_HEAD.items()}.get(problem, "classes")
+        head = {"token_classification": "token_classes", "question_answering": "span"}.get(problem, "classes")
     # Only classes of whole texts are read from an encoder's pooler; XLNet's is a part of that head.
-    unread = imported.model["family"] == "encoder" and head != "classes"
+    unread = imported.model["family"] == "encoder" and head not in ("classes", "choice")
     pooler = {"add_pooling_layer": False} if unread else {}
     return imported._replace(model={**imported.model, "head": head, **pooler})
 
@@ -469,7 +485,8 @@ def _labeled_text_task(
             return {"max_question_length": question, "window_stride": max(min(context // 3, room - 1), 1)}
         case _ if is_tsv_or_jsonl(dataset):
             scored = count == 1 and not fine_tuning.classes
-            problem = fine_tuning.problem or ("similarity" if scored else "classification")
+            usual = "choice" if imported.model["head"] == "choice" else "similarity" if scored else "classification"
+            problem = fine_tuning.problem or usual
             return {"problem": problem, "classes": classes, "auxiliary": 0.0}
         case _:
             return {"auxiliary": 0.0}
@@ -586,14 +603,15 @@ def add_sequence_template(tokenizer: FastTokenizer, model_type: str) -> tokenize
     if tokenizer.backend.encode("", add_special_tokens=True).ids:
         return None
     types = 2
-    if model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
+    if model_type in _ENCODER_DECODERS and end is not None:
+        between_ids = (end,) if _SEQUENCE_FORMATS.get(model_type) is SequenceFormat.T5 else ()
+        delimiters, types = DelimiterTokens((), between_ids, (end,)), 1
+    elif model_type in _SEQUENCE_FORMATS and begin is not None and end is not None:
         sequence_format = _SEQUENCE_FORMATS[model_type]
         delimiters = DelimiterTokens.from_format(sequence_format, tokenizer.vocab_size, begin, end)
         types = sequence_format.num_token_types if sequence_format.has_token_types(2) else 1
     elif model_type in _SEQUENCE_FORMATS:
         delimiters = DelimiterTokens(*(() if number is None else (number,) for number in (begin, None, end)))
-    elif model_type in _ENCODER_DECODERS and end is not None:
-        delimiters, types = DelimiterTokens((), (), (end,)), 1
     else:
         return None
     names = {number: tokenizer.backend.id_to_token(number) for number in {*itertools.chain.from_iterable(delimiters)}}

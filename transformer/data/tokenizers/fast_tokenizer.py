@@ -96,6 +96,11 @@ class FastTokenizer(Tokenizer):
         return [number for number in encoded[:1] if number == self.bos_id]
 
     @functools.cached_property
+    def template_start_id(self) -> int | None:
+        encoded = self.backend.encode("", add_special_tokens=True).ids
+        return encoded[0] if encoded and encoded[0] != self.eos_id else None
+
+    @functools.cached_property
     def token_encoding(self) -> TokenEncoding:
         return detect_token_encoding(self.backend)
 

@@ -68,6 +68,13 @@ _NAMES = {
 _NAMES_OF_XLNET = _NAMES | {"begin": ("cls_token", "bos_token"), "end": ("sep_token", "eos_token")}
 
 
+def tokenizer_files(model_type: str) -> tuple[str, ...]:
+    """Return the files from which the tokenizer of a `model_type` is read where there is no tokenizer.json."""
+    if model_type == "marian":
+        return ("source.spm", "target.spm", "vocab.json")
+    return _WITHOUT_JSON[_OF_MODELS[model_type]] if model_type in _OF_MODELS else ()
+
+
 def load_gpt2_tokenizer(vocab_json: Path, merges_txt: Path) -> FastTokenizer:
     """Load GPT-2's byte-level BPE (Radford et al. 2019, section 2.2); <|endoftext|> is both begin and end token.
 

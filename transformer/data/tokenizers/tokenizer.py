@@ -91,6 +91,11 @@ class Tokenizer(abc.ABC):
         return []
 
     @property
+    def template_start_id(self) -> int | None:
+        """The token that a published tokenizer puts first before every text, its begin token or not; None for none."""
+        return None
+
+    @property
     @abc.abstractmethod
     def token_encoding(self) -> TokenEncoding:
         """What the characters of a piece mean."""
