@@ -495,7 +495,7 @@ def ablate_heads(
 
 def pairs_within_layers(heads: Sequence[Head]) -> list[tuple[Head, Head]]:
     """Return the pairs of heads of one layer of one attention module."""
-    return [(one, other) for one, other in itertools.combinations(heads, 2) if one[:2] == other[:2]]
+    return [(first, second) for first, second in itertools.combinations(heads, 2) if first[:2] == second[:2]]
 
 
 def _pruning_gates(order: Sequence[int]) -> Float[np.ndarray, "N N"]:
