@@ -255,7 +255,7 @@ _CLASSIFIER_KEYS = ("tie_word_embeddings", "scale_decoder_outputs", "dense_act_f
 _ENCODER_DECODER_KEYS = {"head", "logit_scale", "tie_word_embeddings"}
 
 
-def _classifier_of(spec: ConversionSpec, name: str) -> ConversionSpec:
+def _with_classes(spec: ConversionSpec, name: str) -> ConversionSpec:
     """Return the spec of the class of texts' classes, whose decoder reads the text once more."""
     architecture = f"{name}{FINE_TUNED_CLASSES['classes']}"
     keys = (key for key in spec.config_keys if key.their_key not in _ENCODER_DECODER_KEYS)
@@ -290,7 +290,7 @@ _SHARED_FIELDS = (
 )
 
 
-def _encoder_of(spec: ConversionSpec, name: str, head: str) -> ConversionSpec:
+def _encoder_alone(spec: ConversionSpec, name: str, head: str) -> ConversionSpec:
     """Return the spec of a class that has no decoder, without a head or with that of tokens' classes."""
     architecture = f"{name}EncoderModel" if head == "none" else f"{name}{FINE_TUNED_CLASSES[head]}"
     left_out = {*_ENCODER_DECODER_KEYS, "num_layers", "num_decoder_layers"}
@@ -337,8 +337,12 @@ def _encoder_of(spec: ConversionSpec, name: str, head: str) -> ConversionSpec:
 
 
 OTHER_CLASSES = tuple(
-    other
+    variant
     for spec, name in ((T5, "T5"), (MT5, "MT5"))
-    for other in (_classifier_of(spec, name), _encoder_of(spec, name, "none"), _encoder_of(spec, name, "token_classes"))
+    for variant in (
+        _with_classes(spec, name),
+        _encoder_alone(spec, name, "none"),
+        _encoder_alone(spec, name, "token_classes"),
+    )
 )
 """The specs of classes whose tensors have other names, or whose model is of another family."""

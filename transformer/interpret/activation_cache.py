@@ -67,17 +67,19 @@ def choose_names(model: Model, inputs: Inputs, names: str | Sequence[str] | None
     Raises:
         UserError: If the pass has no activation that a name or pattern matches.
     """
-    known = activation_occurrences(model, inputs)
+    occurrences = activation_occurrences(model, inputs)
     if names is None:
         names = [
-            name for name in known if not name.endswith(f"/{HEAD_CONTRIBUTIONS}") and known[name].shape is not None
+            name
+            for name in occurrences
+            if not name.endswith(f"/{HEAD_CONTRIBUTIONS}") and occurrences[name].shape is not None
         ]
     names = (names,) if isinstance(names, str) else tuple(names)
     for pattern in names:
-        if not fnmatch.filter(known, pattern):
-            near = close_matches(pattern, known) or list(known)
+        if not fnmatch.filter(occurrences, pattern):
+            near = close_matches(pattern, occurrences) or list(occurrences)
             raise UserError(f"{pattern!r} is no activation of this model: name one, such as {', '.join(near[:6])}")
-    return tuple(name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in names))
+    return tuple(name for name in occurrences if any(fnmatch.fnmatchcase(name, pattern) for pattern in names))
 
 
 def compute_activations(

@@ -163,16 +163,16 @@ def find_role_onsets(
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(replay, role, Path(folder), announce)
         last = search.known.steps[-1]
-        chosen = [
+        searched_heads = [
             Head(one.name, layer, number)
             for one in sites
             for layer, layer_name in enumerate(one.layers)
             for number, head_name in enumerate(one.heads)
             if layer_and_head in (None, (str(layer_name), str(head_name)))
         ]
-        playing = [one for one in chosen if search.known.plays(one, last)]
+        playing = [one for one in searched_heads if search.known.plays(one, last)]
         if not playing:
-            best = max(chosen, key=lambda one: _finite(search.known.score(one, last)))
+            best = max(searched_heads, key=lambda one: _finite(search.known.score(one, last)))
             raise UserError(
                 f"no {'head' if head is None else f'head {head}'} plays the role {role.value} at step {last}, the last "
                 f"one that is known; {describe_head(best, replay)} comes nearest, with a score of "
@@ -266,9 +266,9 @@ class _Search:
 
     def _state_at(self, step: int, low: int) -> StartingPoint:
         """Return the state of a step, trained on from the nearest checkpoint or kept state; keep that of `low`."""
-        kept = [start for start in (self._base, self._start) if start is not None and start.step <= step]
+        starts = [start for start in (self._base, self._start) if start is not None and start.step <= step]
         saved = max((saved for saved in self._replay.steps if saved <= step), default=self._replay.first_step)
-        nearest = max(kept, key=lambda start: start.step, default=None)
+        nearest = max(starts, key=lambda start: start.step, default=None)
         if nearest is None or nearest.step < saved:
             nearest = self._replay.start_before(step)
         start = StartingPoint(nearest.step, copy_state(nearest.state), nearest.window)

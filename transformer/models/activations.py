@@ -212,9 +212,11 @@ def _run(
             _prefilled_positions(edit.name, own_occurrences) if decodes and position_RxT is None else position_RxT
         )
         changes.setdefault(edit.name, []).append(resolve_edit(edit, own_occurrences, positions))
-    flat, activations = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, _whole), changes)
-    named = {name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names}
-    return jax.tree.unflatten(structure, flat), named
+    flat, activations = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, _identity), changes)
+    arrays = {
+        name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names
+    }
+    return jax.tree.unflatten(structure, flat), arrays
 
 
 def _prefilled_positions(name: str, occurrences: Occurrences) -> Int[Array, "1 T"] | None:
@@ -225,7 +227,7 @@ def _prefilled_positions(name: str, occurrences: Occurrences) -> Int[Array, "1 T
     return jnp.arange(occurrences.shape.shape[kind.axes.index("position")])[None]
 
 
-def _whole(activation: Array) -> Array:
+def _identity(activation: Array) -> Array:
     """Keep all of an activation."""
     return activation
 

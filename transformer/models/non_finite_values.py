@@ -28,8 +28,8 @@ class NonFiniteValue(NamedTuple):
     def __str__(self) -> str:
         kind = activation_kind(self.name)
         axes = () if kind is None else kind.axes
-        named = zip(axes, self.entry, strict=True) if len(axes) == len(self.entry) else enumerate(self.entry)
-        place = ", ".join(f"{axis} {index}" if axes else str(index) for axis, index in named)
+        places = zip(axes, self.entry, strict=True) if len(axes) == len(self.entry) else enumerate(self.entry)
+        place = ", ".join(f"{axis} {index}" if axes else str(index) for axis, index in places)
         leading = "layer" if kind is None or kind.leading is None else kind.leading
         return f"{self.name}{'' if self.layer is None else f', {leading} {self.layer}'} ({place})"
 

@@ -209,26 +209,26 @@ def describe_comparisons(comparisons: Sequence[Comparison], directory: RunDirect
 
 def describe_other_machine(directory: RunDirectory) -> str:
     """Describe how this process differs from those that trained a run, as far as the last bits depend on it."""
-    here = describe_environment()
+    environment = describe_environment()
     differences = []
     for start in directory.starts():
         differences += [
-            f"{words} {_text(then)} then, {_text(now)} now"
-            for words, then, now in _environment_pairs(start, here)
-            if then is not None and then != now
+            f"{words} {_text(earlier)} then, {_text(now)} now"
+            for words, earlier, now in _environment_pairs(start, environment)
+            if earlier is not None and earlier != now
         ]
     if not differences:
         return "processor, devices, packages and commit are those of the run; XLA_FLAGS and --vmap change results too"
     return "; ".join(dict.fromkeys(differences))
 
 
-def _environment_pairs(start: RunStart, here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def _environment_pairs(start: RunStart, environment: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     pairs = [
-        (words, then if fact != "devices" or then is None else vars(then), here[fact])
+        (words, earlier if fact != "devices" or earlier is None else vars(earlier), environment[fact])
         for fact, words in _CAUSES.items()
-        for then in [getattr(start, fact)]
+        for earlier in [getattr(start, fact)]
     ]
-    return pairs + [(name, start.packages.get(name), here["packages"].get(name)) for name in _PACKAGES]
+    return pairs + [(name, start.packages.get(name), environment["packages"].get(name)) for name in _PACKAGES]
 
 
 def _text(value: Any) -> str:
