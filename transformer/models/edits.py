@@ -114,11 +114,9 @@ def replace_by_mean(
     counted_BxT = jnp.ones(reference.shape[first : first + 2], bool)
     if lengths_B is not None:
         counted_BxT = jnp.arange(reference.shape[first + 1])[None] < jnp.asarray(lengths_B)[:, None]
-    weights = counted_BxT.reshape(*counted_BxT.shape, *(1 for _ in reference.shape[first + 2 :])).astype(
-        reference.dtype
-    )
-    total = jnp.sum(jnp.where(weights > 0, reference, 0), axis=(first, first + 1), keepdims=True)
-    return Edit(name, value=total / jnp.sum(weights), **where)
+    counted = counted_BxT.reshape(*counted_BxT.shape, *(1 for _ in reference.shape[first + 2 :]))
+    total = jnp.sum(jnp.where(counted, reference, 0), axis=(first, first + 1), keepdims=True)
+    return replace(name, total / jnp.sum(counted_BxT), **where)
 
 
 def fix_pattern(site: str, weights: Float[Array | np.ndarray, "..."], **where: Any) -> Edit:
