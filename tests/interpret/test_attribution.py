@@ -1,5 +1,7 @@
 """Logit lens, direct logit attribution and path patching of a GPT-2, against a pass in NumPy with hooks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +125,42 @@ def test_a_path_carries_the_sender_to_the_receiver_alone(model: LoadedModel) -> 
 def test_what_cannot_be_attributed_is_refused(model: LoadedModel, folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="is 2 tokens"):
         direct_logit_attribution(model, TEXT, "th qu")
+    with pytest.raises(UserError, match="reads one text"):
+        direct_logit_attribution(model, [TEXT, "the"], TOKEN)  # type: ignore[arg-type]
+
+
+MISTAKES = {
+    "model.top_tokens(['the', 'the quick'])": "top_tokens reads one text: call it once for each",
+    "direct_logit_attribution(model, ['the', 'the quick'], 3)": "direct_logit_attribution reads one text",
+    "model([1, 2])": "a loaded model reads texts, not numbers of tokens",
+    "model.run_with('the', [lambda x: x])": "an edit is a value such as transformer.interpret.zero",
+    "model.run_with_cache('the', lambda name: True)": "are names of activations or patterns of them",
+    "model.run_with_cache('the', 'blocks.0.attn.hook_z')": "'blocks.0.attn.hook_z' is no activation of this model",
+}
+
+
+def test_what_users_of_another_library_type_is_refused_in_one_line(folders: dict[str, Path]) -> None:
+    """In a process of its own: where types are checked, as in tests, the checker speaks first."""
+    lines = [
+        "import transformer",
+        "from transformer.interpret import direct_logit_attribution",
+        f"model = transformer.load({str(folders['gpt2'])!r})",
+        f"for mistake in {list(MISTAKES)!r}:",
+        "    try:",
+        "        eval(mistake)",
+        "    except transformer.config.UserError as error:",
+        "        print(error)",
+    ]
+    result = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    for message, expected in zip(result.stdout.splitlines(), MISTAKES.values(), strict=True):
+        assert expected in message
+
+
+def test_a_pattern_leaves_out_what_is_large(model: LoadedModel) -> None:
+    _, cache = model.run_with_cache(TEXT, "decoder/self/*")
+    assert "decoder/self/head_contributions" not in cache
+    _, cache = model.run_with_cache(TEXT, "*/head_contributions")
+    assert list(cache) == ["decoder/self/head_contributions"]
+    np.testing.assert_array_equal(
+        model.run_with(TEXT, zero("decoder/self/output")), model.run_with(TEXT, [zero("decoder/self/output")])
+    )

@@ -61,25 +61,32 @@ def choose_names(model: Model, inputs: Inputs, names: str | Sequence[str] | None
     Args:
         model: The model.
         inputs: The inputs.
-        names: Names or patterns, such as "decoder/self/*"; None means all but the contributions of single heads, which
-            take as much memory as all heads times the residual stream.
+        names: Names or patterns, such as "decoder/self/*"; None means all. The contributions of single heads take as
+            much memory as all heads times the residual stream: only what ends with their name includes them.
 
     Raises:
         UserError: If the pass has no activation that a name or pattern matches.
     """
     occurrences = activation_occurrences(model, inputs)
     if names is None:
-        names = [
-            name
-            for name in occurrences
-            if not name.endswith(f"/{HEAD_CONTRIBUTIONS}") and occurrences[name].shape is not None
-        ]
-    names = (names,) if isinstance(names, str) else tuple(names)
+        names = [name for name, (_, shape) in occurrences.items() if shape is not None]
+        names = [name for name in names if not name.endswith(HEAD_CONTRIBUTIONS)]
+    names = (names,) if isinstance(names, str) else names
+    if not isinstance(names, Sequence) or not all(isinstance(pattern, str) for pattern in names):
+        raise UserError(f"names={names!r} are names of activations or patterns of them, such as 'decoder/self/*'")
     for pattern in names:
         if not fnmatch.filter(occurrences, pattern):
             near = close_matches(pattern, occurrences) or list(occurrences)
             raise UserError(f"{pattern!r} is no activation of this model: name one, such as {', '.join(near[:6])}")
-    return tuple(name for name in occurrences if any(fnmatch.fnmatchcase(name, pattern) for pattern in names))
+    return tuple(
+        name
+        for name in occurrences
+        if any(
+            fnmatch.fnmatchcase(name, pattern)
+            and (pattern.endswith(HEAD_CONTRIBUTIONS) or not name.endswith(HEAD_CONTRIBUTIONS))
+            for pattern in names
+        )
+    )
 
 
 def compute_activations(

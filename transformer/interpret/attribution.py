@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.interpret.activation_cache import ActivationCache
-from transformer.interpret.load import LoadedModel, Texts
+from transformer.interpret.load import LoadedModel, Texts, check_single_text
 from transformer.models.edits import Edit, replace
 
 
@@ -64,7 +64,7 @@ class DirectLogitAttribution(NamedTuple):
 
     Attributes:
         heads_LxH: The heads.
-        attention_L: The sub-layers of attention, biases of their outputs included.
+        attention_L: The sub-layers of attention: the sum of their heads, and the bias of their output.
         cross_L: The sub-layers of cross-attention; None without them.
         feed_forward_L: The feed-forward networks or experts.
         embeddings: What the first layer reads.
@@ -116,6 +116,7 @@ def direct_logit_attribution(
         parts.heads_LxH.shape  # layers and heads: what each head adds to the logit of " the"
         ```
     """
+    check_single_text(text, "direct_logit_attribution")
     _, cache = model.run_with_cache(text, [f"{stack}/*", f"{stack}/self/head_contributions"], target=target)
     direction_E, bias = _logit_direction(model, text, token, minus, cache, target, position, stack)
     first_BxTxE, last_BxTxE = cache[f"{stack}/residual"][0], cache[f"{stack}/feed_forward/residual"][-1]
@@ -174,6 +175,7 @@ def source_attribution(
         position: The position whose logits are read.
         stack: The stack.
     """
+    check_single_text(text, "source_attribution")
     site = f"{stack}/self"
     names = [f"{stack}/*", f"{site}/head_contributions"]
     _, cache = model.run_with_cache(text, names, target=target)

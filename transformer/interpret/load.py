@@ -154,17 +154,27 @@ class LoadedModel:
         logits, arrays = self._run(encoded, choose_names(self._unedited()[0], encoded.inputs, names))
         return logits, ActivationCache(arrays, encoded.labels)
 
-    def with_edits(self, edits: Sequence[Edit]) -> "LoadedModel":
+    def with_edits(self, edits: Edit | Sequence[Edit]) -> "LoadedModel":
         """Return the model with its activations edited in all that it does: maps, losses and generated texts too.
 
         Args:
             edits: The edits, such as `transformer.interpret.zero("decoder/self/head_outputs", layers=3, heads=1)`,
                 applied in their order.
+
+        Raises:
+            UserError: If one is no edit.
         """
+        edits = (edits,) if isinstance(edits, Edit) else tuple(edits)
+        for edit in edits:
+            if not isinstance(edit, Edit):
+                raise UserError(
+                    f"an edit is a value such as transformer.interpret.zero('decoder/self/head_outputs'), not a "
+                    f"{type(edit).__name__}"
+                )
         return dataclasses.replace(self, model=EditedModel.of(self.model, edits))
 
     def run_with(
-        self, text: Texts, edits: Sequence[Edit], *, target: Texts | None = None, language: str | None = None
+        self, text: Texts, edits: Edit | Sequence[Edit], *, target: Texts | None = None, language: str | None = None
     ) -> Float[Array, "B *T V"]:
         """Return the logits with edited activations: `with_edits(edits)(text)`.
 
@@ -198,7 +208,9 @@ class LoadedModel:
     def token_losses(
         self, text: Texts, target: Texts | None = None, *, language: str | None = None
     ) -> Float[Array, "B T"]:
-        """Return -log p of each token that the model predicts, in nats; 0 where it predicts none, such as padding.
+        """Return -log p of the token that each position predicts, in nats; 0 where it predicts none.
+
+        Of a language model position t predicts token t + 1, so that the last position of each text, and padding, are 0.
 
         Args:
             text: The text or texts; each token of a language model's is predicted from those before.
@@ -229,6 +241,7 @@ class LoadedModel:
         Raises:
             UserError: If the model has no logits of tokens, or as for a call.
         """
+        check_single_text(text, "top_tokens")
         encoded, _ = self._encode_texts(text, target, language)
         logits, _ = self._run(encoded)
         if "logits" not in activation_occurrences(self._unedited()[0], encoded.inputs):
@@ -449,7 +462,25 @@ def load(
 
 
 def _as_tuple(texts: Texts) -> tuple[str, ...]:
-    return (texts,) if isinstance(texts, str) else tuple(texts)
+    """Return the texts as a tuple.
+
+    Raises:
+        UserError: If one is no text.
+    """
+    texts = (texts,) if isinstance(texts, str) else tuple(texts)
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError("a loaded model reads texts, not numbers of tokens: decode them by model.tokenizer.decode")
+    return texts
+
+
+def check_single_text(text: Texts, does: str) -> None:
+    """Refuse several texts where one is read, whose last position would be padding in the shorter ones.
+
+    Raises:
+        UserError: If `text` is not one string.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"{does} reads one text: call it once for each")
 
 
 def _load_published(folder: Path, dtype: str) -> LoadedModel:
