@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,21 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.contracts.case import Case
-from tests.contracts.library_cases import LIBRARY
 from tests.models.random_models import random_variables
 from tests.oracles.hooked_decoder import Hook, numpy_pass
 from transformer.config import UserError
 from transformer.decoding import GreedySearch, SpecialTokens, generate
 from transformer.layers.functional_module import Precision
-from transformer.models.activation_names import activation_kind
 from transformer.models.activations import EditedModel, activation_occurrences, run_with_activations
 from transformer.models.edits import Edit, add, fix_pattern, replace, replace_by_mean, scale, zero
 from transformer.models.model import Model, Variables
 from transformer.models.registry import build, model_config
 from transformer.models.task_interface import TaskInterface
-from transformer.training.optimizer import OptimizerAlgorithm
-from transformer.training.partitioning import single_device_placement
 
 LAYERS, HEADS, WIDTH, VOCABULARY = 3, 2, 8, 11
 CONFIG = {"family": "decoder", "layers": LAYERS, "heads": HEADS, "width": WIDTH, "feed_forward": 12, "max_length": 16}
@@ -273,30 +267,3 @@ def test_an_edit_that_does_not_fit_is_refused(name: str, model: Model, variables
     with pytest.raises(UserError) as caught:
         run_with_activations(model, variables, {"tokens": TOKENS}, (), [edit])
     assert message in str(caught.value)
-
-
-# Toys and projects whose layers are their own name what they like.
-NAMED = [case for case in LIBRARY if case.task["name"] != "image_classification" or case.model["family"] == "vit"]
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_names_do_not_depend_on_the_family(case: Case, tmp_path: Path) -> None:
-    """Every activation of every family has a known kind, and the axes that its name says."""
-    experiment = case.experiment(OptimizerAlgorithm.ADAM, 0.01)
-    components = case.assemble(experiment, tmp_path, single_device_placement())
-    inputs = {name: np.zeros(spec.shape, spec.dtype) for name, spec in components.task.interface.inputs.items()}
-    occurrences = activation_occurrences(components.model, inputs)
-    for site in components.model.sites:
-        stack, _, sublayer = site.name.rpartition("/")
-        if sublayer in ("self", "cross") and "recurrent" not in case.model["family"]:
-            memory = () if stack == "query" else ("keys", "values")  # XLNet's query stream reads the content's
-            expected = {f"{site.name}/{name}" for name in ("queries", *memory, "weights", "head_outputs")}
-            assert expected - set(occurrences) == set()
-            assert occurrences[f"{site.name}/weights"].number == len(site.layers)
-            assert f"{stack}/residual" in occurrences
-    for name, (number, shape) in occurrences.items():
-        kind = activation_kind(name)
-        if kind is None or name.endswith("norm_factor") or shape is None:
-            continue
-        assert kind.leading is not None or number == 1, name
-        assert len(shape.shape) == len(kind.axes), name
