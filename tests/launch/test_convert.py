@@ -41,7 +41,13 @@ SPECIAL = {
     "t5": {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
     "llama": {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
 }
-SPECIAL |= {"mistral": SPECIAL["llama"], "bart": SPECIAL["llama"], "mt5": SPECIAL["t5"], "electra": SPECIAL["bert"]}
+SPECIAL |= {
+    "mistral": SPECIAL["llama"],
+    "bart": SPECIAL["llama"],
+    "mbart": SPECIAL["llama"],
+    "mt5": SPECIAL["t5"],
+    "electra": SPECIAL["bert"],
+}
 CLASSIFIERS = FOLDER.with_name("classifiers")
 TASKS = {"gpt2": "language_modeling", "bert": "masked_lm", "t5": "translation"}
 
@@ -327,8 +333,10 @@ def test_what_a_classifier_needs_is_told(pairs: Path, tmp_path: Path, capsys: py
     assert "a model for fine_tuning needs its data: give --dataset=FILE.tsv" in refusal(
         capsys, f"--from_pretrained={source}", run
     )
-    plain = publish("t5", tmp_path / "t5")
-    assert "camembert, xlnet, not for t5" in refusal(capsys, f"--from_pretrained={plain}", run, "--problem=entailment")
+    plain = publish("mbart", tmp_path / "mbart")
+    said = refusal(capsys, f"--from_pretrained={plain}", run, "--problem=entailment")
+    assert "are for models that are fine-tuned on texts, decoders and those of model_type " in said
+    assert said.endswith(", not for mbart\n")
     assert "config.task.problem='entail'" in refusal(
         capsys, f"--from_pretrained={source}", run, f"--dataset={pairs}", "--problem=entail"
     )

@@ -418,7 +418,7 @@ EVERY_PLACEMENT = pytest.mark.parametrize("placement", list(NormPlacement), ids=
 
 def residual(placement: NormPlacement, kind: type[Residual] = Residual) -> FunctionalModule:
     alpha = ALPHA if placement is NormPlacement.DEEPNORM else 1.0
-    return FunctionalModule(lambda builder: kind(placement, lambda: LayerNorm(16, builder=builder), alpha))
+    return FunctionalModule(lambda builder: kind("self", placement, lambda: LayerNorm(16, builder=builder), alpha))
 
 
 def apply_residual(
