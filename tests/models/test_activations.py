@@ -43,8 +43,11 @@ def test_every_activation_is_that_of_the_equations(model: Model, variables: Vari
         return array
 
     logits = numpy_pass(variables.params, TOKENS, keep)
-    run = jax.jit(lambda: run_with_activations(model, variables, {"tokens": TOKENS}, tuple(expected)))
+    last_norm = "decoder/final_norm/norm_factor"
+    run = jax.jit(lambda: run_with_activations(model, variables, {"tokens": TOKENS}, (*expected, last_norm)))
     outputs, _, activations = run()
+    deviation = np.std(expected["decoder/feed_forward/residual"][-1], axis=-1, keepdims=True)
+    np.testing.assert_allclose(activations[last_norm], 1 / np.sqrt(deviation**2 + 1e-5), rtol=1e-4)
     np.testing.assert_allclose(outputs, logits, atol=1e-4)
     assert set(expected) | {
         "logits",

@@ -7,7 +7,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "transformer/models/activation_names.py",
         'outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm", "head")',
         'outside_layers = scopes and scopes[-1] in ("embedding_norm", "head")',
-        ("tests/models/test_activation_names.py",),
+        ("tests/models/test_activations.py",),
     ),
     Mutant(
         "transformer/models/activations.py",
