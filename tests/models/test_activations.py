@@ -240,6 +240,12 @@ def test_patches_of_positions_reach_beams(model: Model, variables: Variables) ->
     np.testing.assert_allclose(later_RxV, jax.jit(functools.partial(two_steps, model))()[1], atol=1e-4)
 
 
+def with_positions(edit: Edit, positions: Any) -> Edit:
+    """An edit whose positions are of a type that no annotation allows."""
+    object.__setattr__(edit, "positions", positions)
+    return edit
+
+
 def test_an_edited_model_can_be_edited_again(model: Model, variables: Variables) -> None:
     """Names survive: activations of an edited model are read, and edited, as those of any other."""
     first, second = zero("decoder/self/head_outputs", layers=0), scale("decoder/self/output", 2.0, layers=1)
