@@ -49,7 +49,7 @@ class ActivationCache(Mapping[str, Array]):
 
 def _axis_sizes(name: str, array: Array) -> list[str]:
     kind = activation_kind(name)
-    axes: tuple[str, ...] = () if kind is None else ((kind.leading,) if kind.leading else ()) + kind.axes
+    axes: tuple[str, ...] = () if kind is None else kind.all_axes
     if len(axes) != array.ndim:
         return [str(size) for size in array.shape]
     return [f"{axis} {size}" for axis, size in zip(axes, array.shape, strict=True)]

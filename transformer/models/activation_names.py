@@ -20,6 +20,11 @@ class ActivationKind(NamedTuple):
     meaning: str
     leading: str | None = "layer"
 
+    @property
+    def all_axes(self) -> tuple[str, ...]:
+        """Its axes, with that of its occurrences in front if it has one."""
+        return self.axes if self.leading is None else (self.leading, *self.axes)
+
 
 STREAM = ("example", "position", "feature")
 HEADS = ("example", "position", "head", "feature")
@@ -63,3 +68,9 @@ def activation_kind(name: str) -> ActivationKind | None:
     kind = KINDS.get("/".join((*scopes[-1:], last))) or KINDS.get(last)
     outside_layers = scopes and scopes[-1] in ("final_norm", "embedding_norm", "head")
     return kind if kind is None or not outside_layers else kind._replace(leading=None)
+
+
+def is_single(name: str, number: int) -> bool:
+    """Return whether an activation with so many occurrences is one array without an axis of them."""
+    kind = activation_kind(name)
+    return number == 1 and kind is not None and kind.leading is None

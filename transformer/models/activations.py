@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture
 from transformer.attention.requested_activations import ON_REQUEST, request_activations
 from transformer.config import UserError, close_matches
-from transformer.models.activation_names import activation_kind
+from transformer.models.activation_names import activation_kind, is_single
 from transformer.models.edits import Edit, resolve_edit
 from transformer.models.model import Aux, Cache, Inputs, Model, Variables
 from transformer.models.named_values import Change, Occurrences, evaluate, find_named_values, trace
@@ -214,7 +214,7 @@ def _run(
         changes.setdefault(edit.name, []).append(resolve_edit(edit, own_occurrences, positions))
     flat, activations = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, _identity), changes)
     arrays = {
-        name: activations[name][0] if _is_single(name, occurrences[name]) else activations[name] for name in names
+        name: activations[name][0] if is_single(name, occurrences[name].number) else activations[name] for name in names
     }
     return jax.tree.unflatten(structure, flat), arrays
 
@@ -230,11 +230,6 @@ def _prefilled_positions(name: str, occurrences: Occurrences) -> Int[Array, "1 T
 def _identity(activation: Array) -> Array:
     """Keep all of an activation."""
     return activation
-
-
-def _is_single(name: str, occurrences: Occurrences) -> bool:
-    kind = activation_kind(name)
-    return occurrences.number == 1 and kind is not None and kind.leading is None
 
 
 def _check_name(name: str, occurrences: Mapping[str, Occurrences]) -> None:

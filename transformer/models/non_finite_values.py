@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from transformer.models.activation_names import activation_kind
+from transformer.models.activation_names import activation_kind, is_single
 from transformer.models.named_values import evaluate, execution_order, find_named_values, trace
 
 
@@ -60,9 +60,8 @@ def first_non_finite_value(function: Callable[..., Any], *args: Any) -> NonFinit
             count, shape = named_values[name]
             assert shape is not None
             index = np.unravel_index(located[name][1][number], shape.shape)
-            kind = activation_kind(name)
-            is_single = count == 1 and kind is not None and kind.leading is None
-            return NonFiniteValue(name, None if is_single else number, tuple(int(position) for position in index))
+            layer = None if is_single(name, count) else number
+            return NonFiniteValue(name, layer, tuple(int(position) for position in index))
     return None
 
 
