@@ -240,6 +240,12 @@ def test_patches_of_positions_reach_beams(model: Model, variables: Variables) ->
     np.testing.assert_allclose(later_RxV, jax.jit(functools.partial(two_steps, model))()[1], atol=1e-4)
 
 
+def test_an_edit_of_nothing_is_refused_in_decoding_too(model: Model, variables: Variables) -> None:
+    edited, prompts = EditedModel.of(model, [zero("decoder/self/head_output")]), {"tokens": TOKENS[:, :4]}
+    with pytest.raises(UserError, match="'decoder/self/head_output' is no activation of this pass"):
+        edited.init_cache(variables, {**prompts, "lengths": np.array([4, 4])}, num_beams=1, length=2)
+
+
 def with_positions(edit: Edit, positions: Any) -> Edit:
     """An edit whose positions are of a type that no annotation allows."""
     object.__setattr__(edit, "positions", positions)

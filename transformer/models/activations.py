@@ -6,7 +6,7 @@ has is one array with a leading axis of layers.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -145,13 +145,23 @@ class EditedModel(Model):
     def init_cache(
         self, variables: Variables, inputs: Inputs, *, num_beams: int, length: int
     ) -> tuple[Cache, Int[Array, " R"]]:
-        """Prefill the cache, as `Model.init_cache` does."""
+        """Prefill the cache, as `Model.init_cache` does.
+
+        Raises:
+            UserError: If neither the prefill nor a step has the activation of an edit.
+        """
 
         def prefill(variables: Variables, inputs: Inputs) -> tuple[Cache, Array]:
             with request_activations(_requested_names((), self.edits)):
                 return self.unedited.init_cache(variables, inputs, num_beams=num_beams, length=length)
 
-        return _run(prefill, (variables, dict(inputs)), (), self.edits, decodes=True)[0]
+        args = (variables, dict(inputs))
+        cache, first_R = _run(prefill, args, (), self.edits, decodes=True)[0]
+        prefilled = find_named_values(trace(prefill, *args)[0])
+        stepped = find_named_values(trace(self._unedited_step(None), variables, cache, first_R, None)[0])
+        for edit in self.edits:
+            _check_name(edit.name, {**prefilled, **stepped})
+        return cache, first_R
 
     def step(
         self,
@@ -163,16 +173,21 @@ class EditedModel(Model):
         capture: Capture | None = None,
     ) -> tuple[Float[Array, "R V"], Cache, Aux]:
         """Decode one step, as `Model.step` does; edits at positions act when their position is decoded."""
+        rows = cache.rows
+        position_R = rows.get("position") if isinstance(rows, Mapping) else getattr(rows, "position", None)
+        position_Rx1 = None if position_R is None else position_R[:, None]
+        args = (variables, cache, tokens_R, key)
+        step = self._unedited_step(capture)
+        return _run(step, args, (), self.edits, decodes=True, position_RxT=position_Rx1)[0]
+
+    def _unedited_step(self, capture: Capture | None) -> Callable[..., PyTree]:
+        """Return the step of the unedited model, which has all activations that are edited."""
 
         def step(variables: Variables, cache: Cache, tokens_R: Array, key: Any) -> PyTree:
             with request_activations(_requested_names((), self.edits)):
                 return self.unedited.step(variables, cache, tokens_R, key=key, capture=capture)
 
-        rows = cache.rows
-        position_R = rows.get("position") if isinstance(rows, Mapping) else getattr(rows, "position", None)
-        position_Rx1 = None if position_R is None else position_R[:, None]
-        args = (variables, cache, tokens_R, key)
-        return _run(step, args, (), self.edits, decodes=True, position_RxT=position_Rx1)[0]
+        return step
 
 
 def _requested_names(names: Sequence[str], edits: Sequence[Edit]) -> list[str]:
