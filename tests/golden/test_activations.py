@@ -153,7 +153,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Any:
         arrays = recorded(name).arrays
         model = transformer.load(write_folder(name, tmp_path_factory.mktemp("activations") / name))
         target = texts_of(arrays["target"]) if "target" in arrays else None
-        return model.run_with_cache(texts_of(arrays["ids"]), "*", target=target)
+        return model.run_with_cache(texts_of(arrays["ids"]), ["*", "*/head_contributions"], target=target)
 
     return run
 
