@@ -4,6 +4,30 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/interpret/heat_maps.py",
+        "POSITIVE_RGB if value > 0 else NEGATIVE_RGB",
+        "POSITIVE_RGB if value < 0 else NEGATIVE_RGB",
+        ("tests/interpret/test_heat_maps.py",),
+    ),
+    Mutant(
+        "transformer/interpret/heat_maps.py",
+        "part = min(1.0, abs(value) / limit)",
+        "part = min(1.0, abs(value))",
+        ("tests/interpret/test_heat_maps.py",),
+    ),
+    Mutant(
+        "transformer/interpret/attribution.py",
+        "words=words[::-1],",
+        "words=words,",
+        ("tests/interpret/test_heat_maps.py",),
+    ),
+    Mutant(
+        "transformer/interpret/load.py",
+        "tokens[sites[-1].query.name][0]",
+        "tokens[sites[-1].key.name][0]",
+        ("tests/interpret/test_heat_maps.py",),
+    ),
+    Mutant(
         "transformer/interpret/attribution.py",
         "[replace(name, stream, layers=-1)]",
         "[replace(name, stream, layers=0)]",

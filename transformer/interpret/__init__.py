@@ -13,9 +13,11 @@ if TYPE_CHECKING:
         DirectLogitAttribution,
         direct_logit_attribution,
         logit_lens,
+        logit_lens_heat_map,
         path_patch,
         source_attribution,
     )
+    from transformer.interpret.heat_maps import HeatMap, heat_map
     from transformer.interpret.load import LoadedModel
     from transformer.interpret.named_maps import AttentionMaps, LayerMaps, SiteMaps
     from transformer.interpret.show_weights import show_weights
@@ -28,13 +30,16 @@ __all__ = [
     "AttentionMaps",
     "DirectLogitAttribution",
     "Edit",
+    "HeatMap",
     "LayerMaps",
     "LoadedModel",
     "SiteMaps",
     "add",
     "direct_logit_attribution",
     "fix_pattern",
+    "heat_map",
     "logit_lens",
+    "logit_lens_heat_map",
     "path_patch",
     "replace",
     "replace_by_mean",

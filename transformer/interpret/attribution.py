@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from transformer.config import UserError
 from transformer.interpret.activation_cache import ActivationCache
+from transformer.interpret.heat_maps import HeatMap, heat_map
 from transformer.interpret.load import LoadedModel, Texts, check_single_text
 from transformer.models.edits import Edit, replace
 
@@ -77,6 +78,57 @@ class DirectLogitAttribution(NamedTuple):
     feed_forward_L: Float[Array, " L"]
     embeddings: Float[Array, ""]
     bias: Float[Array, ""]
+
+    def heat_map(self, title: str = "added to the logit") -> HeatMap:
+        """Return the picture of what each head adds, and each layer's other sub-layers, by layer."""
+        columns = [f"head {number}" for number in range(self.heads_LxH.shape[1])]
+        sublayers = {"cross-attention": self.cross_L, "feed-forward": self.feed_forward_L}
+        present = {name: part_L for name, part_L in sublayers.items() if part_L is not None}
+        values_LxC = jnp.concatenate([self.heads_LxH, *(part_L[:, None] for part_L in present.values())], axis=1)
+        return heat_map(values_LxC, columns=[*columns, *present], title=title)
+
+
+def logit_lens_heat_map(
+    model: LoadedModel,
+    text: str,
+    *,
+    target: str | None = None,
+    language: str | None = None,
+    stack: str = "decoder",
+) -> HeatMap:
+    """Return the picture of what each layer would predict: the most probable token and its probability.
+
+    Rows are layers, the last on top, and columns are the positions, named by the tokens that are read there.
+
+    Args:
+        model: The model.
+        text: The text that it reads.
+        target: The output text of an encoder-decoder.
+        language: The language of the target, for a model that knows several.
+        stack: The stack.
+
+    Example:
+        ```python
+        import transformer
+        from transformer.interpret import logit_lens_heat_map
+
+        model = transformer.load("gpt2-folder")
+        logit_lens_heat_map(model, "the quick fox").save("lens.svg")
+        ```
+    """
+    check_single_text(text, "logit_lens_heat_map")
+    logits_LxTxV = logit_lens(model, text, target=target, language=language, stack=stack)[:, 0]
+    vocab_size = model.tokenizer.vocab_size
+    probabilities_LxTxV = jax.nn.softmax(logits_LxTxV[..., :vocab_size])
+    words = [model.tokenizer.labels(row.tolist()) for row in jnp.argmax(probabilities_LxTxV, axis=-1)]
+    layers = len(words)
+    return heat_map(
+        jnp.max(probabilities_LxTxV, axis=-1)[::-1],
+        [f"layer {layer}" for layer in reversed(range(layers))],
+        model.tokens(text, target, language=language, stack=stack),
+        title="what each layer would predict, and how probable it is",
+        words=words[::-1],
+    )
 
 
 def direct_logit_attribution(

@@ -251,6 +251,28 @@ class LoadedModel:
         texts = self.preprocessor.labels(numbers.tolist())
         return list(zip(texts, probabilities.tolist(), strict=True))
 
+    def tokens(
+        self, text: str, target: str | None = None, *, language: str | None = None, stack: str | None = None
+    ) -> tuple[str, ...]:
+        """Return the token at each position of a stack, with the special tokens that the model reads.
+
+        Args:
+            text: The text that the model reads.
+            target: The output text of an encoder-decoder. By default the model generates it.
+            language: The language to generate, for a model that knows several.
+            stack: "encoder" or "decoder", where a model has both; by default the last.
+
+        Raises:
+            UserError: If the model has no attention in such a stack, or as for a call.
+        """
+        check_single_text(text, "tokens")
+        encoded, _ = self._encode_texts(text, target, language)
+        sites = [site for site in self.sites if stack in (None, site.name.partition("/")[0])]
+        if not sites:
+            names = ", ".join(site.name for site in self.sites) or "none"
+            raise UserError(f"stack={stack!r} has no attention in {self.name}: its modules are {names}")
+        return encoded.labels.with_axis_names(self.sites).tokens[sites[-1].query.name][0]
+
     def generate(self, text: Texts, *, language: str | None = None, **decoding: Any) -> str | list[str]:
         """Return what the model generates: a language model the texts with their continuations, a translator others.
 
