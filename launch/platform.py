@@ -9,6 +9,7 @@ import logging as stdlib_logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -92,6 +93,19 @@ def quiet_libraries(environment: MutableMapping[str, str] = os.environ) -> None:
     # logging.basicConfig, called by some library, leaves a root logger with a handler alone.
     stdlib_logging.getLogger().addHandler(stdlib_logging.NullHandler())
     sys.unraisablehook = _report_unless_loop_closed
+    warnings.formatwarning = _format_own_warnings_in_one_line
+
+
+_FORMAT_WARNING = warnings.formatwarning
+
+
+def _format_own_warnings_in_one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Format the project's own warnings without a place in its code, which says nothing to a user."""
+    if category.__module__.partition(".")[0] == "transformer":
+        return f"warning: {message}\n"
+    return _FORMAT_WARNING(message, category, filename, lineno, line)
 
 
 def _report_unless_loop_closed(raised: "sys.UnraisableHookArgs") -> None:

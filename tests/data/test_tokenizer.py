@@ -1,5 +1,6 @@
 """Sub-word tokenizers: texts come back as they were, and pieces know their words."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from transformer.config import UserError
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.load import load_tokenizer
-from transformer.data.tokenizers.tokenizer import has_tokenizer, language_tag, word_indices
+from transformer.data.tokenizers.tokenizer import UnknownTextWarning, has_tokenizer, language_tag, word_indices
 from transformer.data.tokenizers.train_tokenizer import train_bpe
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
@@ -52,6 +53,25 @@ def _trained() -> FastTokenizer:
     if not _CACHE:
         _CACHE.append(train_bpe(["abde Männer , . & ; ' - äöüß7 aa ab,c d.e"] * 3, 60))
     return _CACHE[0]
+
+
+def test_what_the_vocabulary_lacks_is_named_once_in_its_order(tokenizer: FastTokenizer) -> None:
+    assert tokenizer.unknown_parts(["der 漢 Hund", "字 und 漢"]) == ["漢", "字"]
+    with pytest.warns(UnknownTextWarning) as warned:
+        tokenizer.warn_of_unknown_parts(["der 漢 Hund", "字 und 漢"])
+    assert [str(warning.message) for warning in warned] == [
+        "the vocabulary lacks '漢', '字': the model reads <unknown> there"
+    ]
+    with pytest.warns(
+        UnknownTextWarning, match=r"'一', '丁', '七', '万', '丈', '三', '上', '下', '不', '与' \.\.\.: the"
+    ):
+        tokenizer.warn_of_unknown_parts(["一 丁 七 万 丈 三 上 下 不 与 丐"])
+
+
+def test_known_texts_raise_no_warning(tokenizer: FastTokenizer) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokenizer.warn_of_unknown_parts(TEXTS)
 
 
 def test_special_tokens_have_their_numbers_and_are_not_said(tokenizer: FastTokenizer) -> None:

@@ -67,6 +67,13 @@ def test_sources_and_targets_have_models_of_their_own(folder: Path) -> None:
 
 
 @needed
+def test_what_the_vocabulary_lacks_is_named(folder: Path) -> None:
+    made = MarianTokenizer.open(folder)
+    assert made.unknown_parts(["the 漢 dog", "a 漢"]) == ["漢"]
+    assert made.unknown_parts(SOURCES[:3]) == []
+
+
+@needed
 def test_a_target_comes_back(folder: Path) -> None:
     made = MarianTokenizer.open(folder)
     for text, ids in zip(TARGETS[:3], made.encode_targets(TARGETS[:3]), strict=True):

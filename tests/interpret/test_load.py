@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import transformer
 from launch import cli, convert
 from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
+from transformer.data.tokenizers.tokenizer import UnknownTextWarning
 from transformer.interpret.load import LoadedModel
 from transformer.interpret.named_maps import AttentionMaps
 from transformer.models.model import leaves_by_path
@@ -221,3 +223,11 @@ def test_importing_the_package_is_cheap_and_its_parts_come_when_asked_for(root: 
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "[] True False\nopen transformer.tasks False\n"
+
+
+def test_what_is_generated_from_text_that_the_vocabulary_lacks_is_warned_of(models: dict[str, LoadedModel]) -> None:
+    with pytest.warns(UnknownTextWarning, match="the vocabulary lacks '漢': the model reads <unk> there"):
+        models["t5"].generate("the 漢 fox", max_new_tokens=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownTextWarning)
+        models["t5"].generate("the fox", max_new_tokens=2)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import warnings
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -16,8 +17,9 @@ import pytest
 
 from launch import cli, flag_parsing, generate, headwise
 from launch.command import Arguments, Command, ConfigArguments, flag
-from launch.platform import ACCELERATORS, choose_platform, has_device, without_chosen_platform
+from launch.platform import ACCELERATORS, choose_platform, has_device, quiet_libraries, without_chosen_platform
 from transformer.config import UserError, flatten_config
+from transformer.data.tokenizers.tokenizer import UnknownTextWarning
 from transformer.runs.exceptions import RunStopped
 from transformer.training.config import apply_text_overrides, resolve_config
 
@@ -786,6 +788,13 @@ def test_a_config_file_that_exits_is_a_mistake(tmp_path, capsys):
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     said = refusal(capsys, f"--config={tmp_path}/exits.py", "--workdir=runs/x")
     assert "fails at line 1: SystemExit: 0" in said
+
+
+def test_a_warning_of_our_own_is_one_line_and_one_of_a_library_keeps_its_place(monkeypatch):
+    monkeypatch.setattr("warnings.formatwarning", warnings.formatwarning)  # put back afterwards
+    quiet_libraries()
+    assert warnings.formatwarning("no token", UnknownTextWarning, "file.py", 3) == "warning: no token\n"
+    assert "file.py:3" in warnings.formatwarning("old", DeprecationWarning, "file.py", 3)
 
 
 def test_memory_that_is_not_there_is_one_line(config_file, capsys):

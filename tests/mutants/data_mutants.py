@@ -4,6 +4,18 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/data/tokenizers/tokenizer.py",
+        "if number == self.unk_id",
+        "if number != self.unk_id",
+        ("tests/data/test_tokenizer.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/marian.py",
+        "for piece in pieces if piece not in self.ids_by_piece]",
+        "for piece in pieces if piece in self.ids_by_piece]",
+        ("tests/data/test_tokenizer_marian.py",),
+    ),
+    Mutant(
         "transformer/data/batches.py",
         "np.random.default_rng((self._seed, epoch))",
         "np.random.default_rng(self._seed)",

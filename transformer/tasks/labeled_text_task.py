@@ -246,6 +246,7 @@ class LabeledTextHead[C: LabeledTextConfig](abc.ABC):
         Raises:
             UserError: If a text is no example, or too long.
         """
+        self.tokenizer.warn_of_unknown_parts(texts)
         encoded = self.encode([self.parse_text(text) for text in texts])
         self.config.check_fits(texts, encoded.rows)
         return encoded

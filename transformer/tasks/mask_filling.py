@@ -66,6 +66,8 @@ def fill_masks(
     for text, tokens in zip(texts, encoded, strict=True):
         if len(tokens) > max_length:
             raise UserError(f"{text[:40]!r}... has {len(tokens)} tokens, more than the model's {max_length} positions")
+    (mask,) = tokenizer.pieces([tokenizer.mask_id or 0])
+    tokenizer.warn_of_unknown_parts([part for text in texts for part in text.split(mask)])
     word_token_ids = [_single_token_ids(tokenizer, word) for word in words]
     batch = pad_texts(encoded, tokenizer)
     # No special tokens, and no rows of the vocabulary that the tokenizer does not know.

@@ -134,6 +134,7 @@ def continue_texts(
     Raises:
         UserError: If a prompt and `decoding.max_new_tokens` more tokens exceed the model's positions.
     """
+    tokenizer.warn_of_unknown_parts(texts)
     prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
         if length + decoding.max_new_tokens > max_length:

@@ -71,6 +71,7 @@ def translate(
             f"--max_new_tokens={decoding.max_new_tokens} exceeds the model's {max_length} positions: pass at most "
             f"{max_length}"
         )
+    tokenizer.warn_of_unknown_parts(texts)
     source = [SentencePair(text.strip(), "", language or "") for text in texts]
     encoded = encode_pairs(tokenizer, source, frame)
     check_text_length(texts, encoded.sources, max_length)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import NonNegativeInt, UserError, convert_value, refuse_single_text
-from transformer.data.tokenizers.token_text import TokenEncoding
+from transformer.data.tokenizers.token_text import WORD_START, TokenEncoding
 from transformer.data.tokenizers.tokenizer import (
     EncodedTextWithOffsets,
     Tokenizer,
@@ -114,6 +114,12 @@ class MarianTokenizer(Tokenizer):
             "the run's tokenizer is one of SentencePiece, which does not tell the characters of a token: use one in "
             "tokenizer.json"
         )
+
+    def unknown_parts(self, texts: Sequence[str]) -> list[str]:
+        refuse_single_text(texts, "texts")
+        encoded = self._source_processor.encode(list(texts), out_type=str)
+        pieces = dict.fromkeys(piece for text_pieces in encoded for piece in text_pieces)
+        return [piece.removeprefix(WORD_START) for piece in pieces if piece not in self.ids_by_piece]
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encode_pieces(self._target_processor, texts)

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,12 +31,18 @@ ID_FIELDS = {"pad": "pad_id", "begin": "bos_id", "end": "eos_id", "unknown": "un
 ROLES = tuple(ID_FIELDS)
 """The roles of special tokens, as tokenizer_roles.json names them."""
 
+_SHOWN_PARTS = 10  # in a warning
+
 FILE, ROLES_FILE = "tokenizer.json", "tokenizer_roles.json"
 
 
 def language_tag(language: str) -> str:
     """Return the token that asks for a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
+
+
+class UnknownTextWarning(UserWarning):
+    """A text for a trained model has parts that its vocabulary lacks."""
 
 
 class EncodedTextWithOffsets(NamedTuple):
@@ -136,6 +143,24 @@ class Tokenizer(abc.ABC):
         Raises:
             UserError: If a character has no token, or the tokenizer does not tell the characters.
         """
+
+    def unknown_parts(self, texts: Sequence[str]) -> list[str]:
+        """Return the different parts of texts that have no token, in their order: the unknown token stands for them."""
+        parts = (
+            text[start:end]
+            for text, encoded in zip(texts, self.encode_with_offsets(texts), strict=True)
+            for number, (start, end) in zip(*encoded, strict=True)
+            if number == self.unk_id
+        )
+        return list(dict.fromkeys(parts))
+
+    def warn_of_unknown_parts(self, texts: Sequence[str]) -> None:
+        """Warn once of the parts of texts that have no token, if there are any."""
+        parts = [] if self.unk_id is None else self.unknown_parts(texts)
+        if parts:
+            shown = ", ".join(map(repr, parts[:_SHOWN_PARTS])) + (" ..." if len(parts) > _SHOWN_PARTS else "")
+            (unknown,) = self.pieces([self.unk_id])
+            warnings.warn(f"the vocabulary lacks {shown}: the model reads {unknown} there", UnknownTextWarning, 3)
 
     def encode_masked(self, text: str) -> list[int]:
         """Encode a text in which the mask token's name, if there is one, stands for that token.
