@@ -1,5 +1,6 @@
 r"""Lines end with "\n" alone: every reader of lines has as many as the bytes say, and all that stands on them."""
 
+import csv
 import gzip
 import io
 import json
@@ -88,6 +89,9 @@ def test_readers_of_examples_keep_every_line(tmp_path: Path) -> None:
         columns.write_bytes("".join(f"{line}\t{number}\n" for number, line in enumerate(lines)).encode())
         expected = [(line, str(number)) for number, line in enumerate(lines)]
         assert read_fields(columns, ("text", "label")) == expected
+        with (tmp_path / "columns.csv").open("w", encoding="utf-8", newline="") as table:
+            csv.writer(table).writerows(enumerate(lines))
+        assert read_fields(tmp_path / "columns.csv", ("label", "text")) == [(n, line) for line, n in expected]
         # As it stands in the file, and escaped as JSON may.
         for ascii_only in (False, True):
             objects = tmp_path / "objects.jsonl"

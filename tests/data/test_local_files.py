@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOutFiles
+from transformer.data.corpus import find_corpus_files
+from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOutFiles, read_fields
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.text import open_text_dataset
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.datasets.text_files import read_text_splits
 from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 
 COUNT = 200
@@ -37,6 +39,7 @@ def files(tmp_path: Path) -> Path:
         "train.de": lines(targets).replace("\n", "\r\n"),
         "pairs.tsv": lines([f"{source}\t{target}\tsomebody" for source, target in PAIRS]),
         "named.tsv": lines(["id\tde\ten", *(f"1\t{target}\t{source}" for source, target in PAIRS)]),
+        "pairs.csv": lines(["en,de", *(f'"{source}",{target}' for source, target in PAIRS)]),
         "pairs.jsonl": objects(("source", "target"), PAIRS),
         "translation.jsonl": objects(("translation",), [[{"en": source, "de": target}] for source, target in PAIRS]),
         "labeled.tsv": lines(["\t".join(row) for row in LABELED]),
@@ -75,7 +78,7 @@ def test_pairs_are_the_same_from_every_kind_of_file(files: Path) -> None:
     assert sorted(pair for part in read.values() for pair in part) == sorted(
         SentencePair(*pair, "de") for pair in PAIRS
     )
-    for name in ("named.tsv", "translation.jsonl"):
+    for name in ("named.tsv", "pairs.csv", "translation.jsonl"):
         opened = pairs(name, files, ("en", "de"))
         assert {split: list(opened.split(split)) for split in opened.splits} == read
     for name in ("pairs.tsv", "pairs.jsonl"):
@@ -213,7 +216,7 @@ UNFIT_FIELDS = {
         b"[" * 9999 + b"\n": "too deep in one another",
         b'{"source": "a", "target": "b"}\n\n{"source": "a", "target": "b"}\n': "line 2 is empty",
     },
-    "x.csv": {b"a,b\n": "'x.csv' is no translation set: write phrases, copy, "},
+    "x.xml": {b"a,b\n": "'x.xml' is no translation set: write phrases, copy, "},
 }
 
 
@@ -315,3 +318,52 @@ def test_lines_that_end_with_carriage_returns_alone_are_refused(name: str, tmp_p
         (tmp_path / file).write_bytes(f"{line}\r{line}\r".encode())
     told = said(lambda: pairs(name, tmp_path))
     assert "ends its lines with carriage returns alone: end them with line feeds" in told
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("text,label\na,x\nb,y\n", [("a", "x"), ("b", "y")]),
+        ("id,label,text\n1,x,a\n2,y,b\n", [("a", "x"), ("b", "y")]),
+        ("a,x\nb,y\n", [("a", "x"), ("b", "y")]),  # without names: in their order
+        ('text,label\n"one, ""two""\nthree",x\n', [('one, "two"\nthree', "x")]),
+        ("\ufefftext,label\r\na,x\r\n", [("a", "x")]),
+        ('text,label\na "quoted" word,x\n', [('a "quoted" word', "x")]),
+        (f"text,label\n{'a' * 200_000},x\n", [("a" * 200_000, "x")]),
+    ],
+)
+def test_a_csv_is_read_by_the_names_of_its_columns(tmp_path: Path, table: str, expected: list[tuple[str, str]]) -> None:
+    path = tmp_path / "examples.CSV"
+    path.write_bytes(table.encode())
+    assert read_fields(path, ("text", "label")) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('text,label\n"a\nb",x\nc\n', "line 4 has 1 of the columns that text, label need, which commas part"),
+        ('text,label\na,x\n"b"c,y\n', "line 3 cannot be read .*: put a cell with commas, quotation marks or line ends"),
+        ('text,label\na,"x\n', "line 2 cannot be read .*: put a cell"),
+        ('text,label\n"a\nb",x\n"c\nd",\n', "line 4 has an empty label: fill or remove it"),
+        ("text,other\na,x\n", "its first line names text but not label"),
+        ("text,label,text\na,x,b\n", "its first line names the column text twice"),
+        ("text,label\n", "has a line with the names of its columns and no examples"),
+        (",\n", "is empty: it needs a line for each example"),
+        ("", "is empty: it needs a line for each example"),
+    ],
+)
+def test_a_csv_that_is_damaged_is_refused_with_its_line(tmp_path: Path, table: str, message: str) -> None:
+    path = tmp_path / "examples.csv"
+    path.write_text(table)
+    with pytest.raises(UserError, match=message):
+        read_fields(path, ("text", "label"))
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.TSV", "mine.json"])
+def test_a_table_is_no_plain_text(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("text,label\na,x\n")
+    advice = rf'{name} is no plain text: write a \.jsonl with \{{"text": "..."\}} in each line'
+    with pytest.raises(UserError, match=advice):
+        read_text_splits(tmp_path / name)
+    with pytest.raises(UserError, match=advice):
+        find_corpus_files(name, str(tmp_path))

@@ -4,6 +4,18 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/data/datasets/local_files.py",
+        "line = reader.line_num + 1",
+        "line += 1",
+        ("tests/data/test_local_files.py",),
+    ),
+    Mutant(
+        "transformer/data/datasets/local_files.py",
+        'newline=""), strict=True)',
+        'newline=""))',
+        ("tests/data/test_local_files.py",),
+    ),
+    Mutant(
         "transformer/data/tokenizers/tokenizer.py",
         "if number == self.unk_id",
         "if number != self.unk_id",

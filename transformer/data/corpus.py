@@ -11,7 +11,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 from transformer.config import UserError
 from transformer.data.batches import fingerprint
-from transformer.data.datasets.local_files import check_inside_folder, is_hidden, list_files, locate_file
+from transformer.data.datasets.local_files import (
+    check_inside_folder,
+    is_hidden,
+    list_files,
+    locate_file,
+    refuse_as_plain_text,
+)
 from transformer.data.datasets.text_files import files_by_split
 from transformer.data.parquet_metadata import ColumnChunk, page_sizes, read_column_chunks
 from transformer.storage.json_reading import open_regular_file, parse_json, require_object
@@ -109,7 +115,7 @@ def find_corpus_files(name: str, data_dir: str | None = None) -> dict[str, list[
         data_dir: The folder that a name on the disk is relative to; None is the working directory.
 
     Raises:
-        UserError: If there are none, or files of other kinds in a folder.
+        UserError: If there are none, or files of other kinds in a folder, or a file is a table or a JSON document.
     """
     in_bucket = name.startswith("gs://")
     wildcard = _WILDCARD.search(name)
@@ -136,6 +142,8 @@ def find_corpus_files(name: str, data_dir: str | None = None) -> dict[str, list[
                 for file in files:
                     check_inside_folder(file, Path(data_dir).expanduser())
     files = sorted(file for file in files if not file.is_dir())
+    for file in files:
+        refuse_as_plain_text(str(file))
     if not files:
         raise UserError(f"no file matches {name}: name .txt, .jsonl or .parquet files, as 'web/*.jsonl', or a folder")
     return {"train": files}

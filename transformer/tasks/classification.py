@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.glue import glue_metric
-from transformer.data.datasets.local_files import is_tsv_or_jsonl
+from transformer.data.datasets.local_files import is_table_file
 from transformer.data.datasets.text_classification import class_names, open_labeled_texts
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
@@ -30,7 +30,7 @@ class ClassificationConfig(LabeledTextConfig):
     Attributes:
         dataset: "word_order" (generated sentences whose class is encoded in the order of their words;
             "word_order/max_length=6,train=512" sets its sizes), "glue/SST-2" or "glue/CoLA", whose files are in
-            `data_dir`, or "FILE.tsv" or "FILE.jsonl" with the columns or fields text and label
+            `data_dir`, or "FILE.tsv", "FILE.csv" or "FILE.jsonl" with the columns or fields text and label
             (transformer.data.datasets.local_files).
 
     Raises:
@@ -39,7 +39,7 @@ class ClassificationConfig(LabeledTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not is_tsv_or_jsonl(self.dataset):
+        if self.classes or not is_table_file(self.dataset):
             class_names(self.dataset, self.classes)
 
     @property

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.config import NonNegativeFloat, UserError
 from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
-from transformer.data.datasets.local_files import is_tsv_or_jsonl
+from transformer.data.datasets.local_files import is_table_file
 from transformer.data.fine_tuning_sequence_layouts import SequenceFormat, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
 from transformer.models.task_interface import (
@@ -45,8 +45,8 @@ class FineTuningConfig(FormattedTextConfig):
     Attributes:
         dataset: "grammar/acceptability" (one text), "grammar/entailment" (two), "grammar/similarity" (two, in no order)
             or "grammar/choice", which are generated; "glue/SST-2" or "glue/CoLA", whose files are in `data_dir`; or
-            "FILE.tsv" or "FILE.jsonl", files of your own (transformer.data.datasets.fine_tuning). `classes` are their
-            labels, or the columns of the answers to choose from.
+            "FILE.tsv", "FILE.csv" or "FILE.jsonl", files of your own (transformer.data.datasets.fine_tuning). `classes`
+            are their labels, or the columns of the answers to choose from.
         problem: The problem that files of your own pose.
         sequence_format: The special tokens around and between texts. With all but `gpt`, two texts in no order are read
             once, as these models read them.
@@ -65,7 +65,7 @@ class FineTuningConfig(FormattedTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not is_tsv_or_jsonl(self.dataset):
+        if self.classes or not is_table_file(self.dataset):
             example_shape(self.dataset, self.classes, self.problem)
         if self.auxiliary and self.sequence_format is not SequenceFormat.GPT:
             raise UserError(

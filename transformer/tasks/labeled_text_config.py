@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from transformer.config import BatchSize, UserError, VocabSize
 from transformer.data.datasets.fine_tuning import ExampleShape
-from transformer.data.datasets.local_files import is_tsv_or_jsonl
+from transformer.data.datasets.local_files import is_table_file
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class LabeledTextConfig(TextDatasetConfig, abc.ABC):
     @property
     def reads_own_files(self) -> bool:
         """Whether the data are files of the user's own, which may have to be cut into splits."""
-        return is_tsv_or_jsonl(self.dataset)
+        return is_table_file(self.dataset)
 
     @property
     def max_text_length(self) -> int:

@@ -94,7 +94,7 @@ class TranslationConfig(TextDatasetConfig):
         dataset: "phrases" (generated, from English to German and French), "copy" or "reversal" (random symbols,
             repeated or reversed), "help_desk" (generated questions and answers),
             "multi30k/<raw|tokenized>/<source>-<target>", the name of a TFDS translation data set, the folder of a
-            prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv" or "FILE.jsonl"
+            prepared one, or files of your own: "FILE.en,FILE.de", "FILE.tsv", "FILE.csv" or "FILE.jsonl"
             (transformer.data.datasets.translation).
         languages: (source, target), for data sets that can be read in several directions. Empty is the data set's own
             direction.

@@ -13,7 +13,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    is_tsv_or_jsonl,
+    is_table_file,
     read_fields,
     read_own_files,
 )
@@ -98,7 +98,7 @@ def example_shape(
             have no classes.
     """
     kind, _, problem_spec = name.partition("/")
-    is_own_file = is_tsv_or_jsonl(name)
+    is_own_file = is_table_file(name)
     if problem is not FineTuningProblem.CLASSIFICATION and not is_own_file:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
     glue_names = tuple(f"glue/{glue_name}" for glue_name in GLUE_DATASETS)
@@ -112,6 +112,7 @@ def example_shape(
             *glue_names,
             "word_order",
             "FILE.tsv",
+            "FILE.csv",
             "FILE.jsonl",
         )
         raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")
@@ -152,8 +153,8 @@ def open_examples(
     Args:
         name: One of: "grammar/acceptability", "grammar/entailment", "grammar/similarity" or "grammar/choice", which are
             generated (transformer.data.datasets.synthetic_fine_tuning); "glue/..." or "word_order"
-            (transformer.data.datasets.text_classification); or files, "FILE.tsv" or "FILE.jsonl", with the columns of
-            `problem`.
+            (transformer.data.datasets.text_classification); or files, "FILE.tsv", "FILE.csv" or
+            "FILE.jsonl", with the columns of `problem`.
         data_dir: The folder of the data.
         classes: The labels, for files of your own. A similarity without classes is a score. For a choice, the columns
             of the answers; its label is the column of the correct one.
@@ -164,13 +165,13 @@ def open_examples(
         UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, problem_spec = name.partition("/")
-    if problem is FineTuningProblem.CLASSIFICATION and is_tsv_or_jsonl(name):
+    if problem is FineTuningProblem.CLASSIFICATION and is_table_file(name):
         # Without `classes`, the error lists those of the files.
         return _wrap_single_texts(
             open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits
         )
     shape = example_shape(name, classes, problem)
-    if is_tsv_or_jsonl(name):
+    if is_table_file(name):
         columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
 
         def read(path: pathlib.Path) -> list[LabeledExample]:

@@ -2,12 +2,15 @@
 
 import collections
 import contextlib
+import csv
 import hashlib
+import io
 import json
 import math
 import os
 import pathlib
 import re
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +28,8 @@ _PARTS = 20
 _SPLIT_OF_PART = {18: "validation", 19: "test"}
 _LABEL = "label"
 _FIELDS_SHOWN = 8  # fields that a message lists
-FIELD_FILES = (".tsv", ".jsonl")
-"""The endings of files whose lines have fields."""
+TABLE_FILES = (".tsv", ".csv", ".jsonl")
+"""The endings of files of examples with named fields."""
 BY_CONTENT = "the SHA-256 of each example's text (in NFC, with single spaces, case kept), 90, 5 and 5% of them"
 BY_PLACE = "position, 90, 5 and 5% of the characters"
 _LARGEST_TEXT = 1 << 38  # the largest text in bytes
@@ -83,9 +86,22 @@ class HeldOutFiles(NamedTuple):
 NOTHING_HELD_OUT = HeldOutFiles()
 
 
-def is_tsv_or_jsonl(name: str) -> bool:
-    """Whether a name is that of a file whose lines have fields, .tsv or .jsonl."""
-    return pathlib.PurePath(name).suffix.lower() in FIELD_FILES
+def is_table_file(name: str) -> bool:
+    """Whether a name is that of a file of examples with named fields: .tsv, .csv or .jsonl."""
+    return pathlib.PurePath(name).suffix.lower() in TABLE_FILES
+
+
+def refuse_as_plain_text(name: str) -> None:
+    """Refuse a table or a JSON document where a file is read as one plain text: its markup would be learned too.
+
+    Raises:
+        UserError: If the name ends in .csv, .tsv or .json.
+    """
+    if pathlib.PurePath(name).suffix.lower() in (".csv", ".tsv", ".json"):
+        raise UserError(
+            f'{name} is no plain text: write a .jsonl with {{"text": "..."}} in each line, one for each document, or '
+            "rename the file to .txt to learn it as it is"
+        )
 
 
 def locate_file(name: str, data_dir: str | None) -> pathlib.Path:
@@ -183,40 +199,74 @@ def refuse_empty_lines(numbers: Sequence[int], path: pathlib.Path, what: str = "
 
 
 def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Read the named fields of every line of a .tsv or .jsonl file.
+    """Read the named fields of every example of a .tsv, .csv or .jsonl file.
 
-    If the first line of a .tsv has all `names`, these are its columns; if it has none, the first columns are the
-    fields, in order. A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a
-    number is read as its digits, and true and false in "label" as these words.
+    If the first line of a .tsv or .csv has all `names`, these are its columns; if it has none, the first columns are
+    the fields, in order. Cells of a .csv may be quoted, and then contain commas, line ends and doubled quotation marks
+    (RFC 4180). A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a number is
+    read as its digits, and true and false in "label" as these words.
 
     Args:
         path: The file.
         names: The names of the fields.
 
     Returns:
-        The fields of each line, in the order of `names`.
+        The fields of each example, in the order of `names`.
 
     Raises:
-        UserError: If the file is unreadable or neither .tsv nor .jsonl, its first line has most but not all of `names`,
-            or a line lacks a field or has an empty one.
+        UserError: If the file is unreadable or of another kind, its first line has most but not all of `names`, or an
+            example lacks a field or has an empty one.
     """
-    readers = dict(zip(FIELD_FILES, (_read_columns, _read_objects), strict=True))
-    if not is_tsv_or_jsonl(path.name):
-        raise UserError(f"{path} is neither .tsv nor .jsonl, the two kinds of file with the fields {', '.join(names)}")
-    first, rows = readers[path.suffix.lower()](path, names)
-    if not rows:
+    readers = dict(zip(TABLE_FILES, (_read_tab_separated, _read_comma_separated, _read_objects), strict=True))
+    if not is_table_file(path.name):
+        raise UserError(
+            f"{path} is neither .tsv, .csv nor .jsonl, the kinds of file with the fields {', '.join(names)}"
+        )
+    examples = readers[path.suffix.lower()](path, names)
+    if not examples:
         raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
     for place, name in enumerate(names):
-        refuse_empty_lines([number for number, row in enumerate(rows, first) if not row[place].strip()], path, name)
-    return rows
+        refuse_empty_lines([line for line, fields in examples if not fields[place].strip()], path, name)
+    return [fields for _, fields in examples]
 
 
-def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
+class _Example(NamedTuple):
+    """The fields of an example, and the number of the line in which it begins."""
+
+    line: int
+    fields: tuple[str, ...]
+
+
+def _read_tab_separated(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
     # Empty cells at either end of a line are reported by column name.
-    lines = read_raw_lines(path)
-    if not any(map(str.strip, lines)):
+    rows = ((number, line.split("\t")) for number, line in enumerate(read_raw_lines(path), 1))
+    return _choose_columns(path, list(rows), names, "tabs")
+
+
+def _read_comma_separated(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
+    # Within quotation marks a line end belongs to the cell.
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
+    rows, line = [], 1
+    try:
+        for cells in reader:
+            rows.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{path}: line {line} cannot be read ({error}): put a cell with commas, quotation marks or line ends "
+            'between quotation marks, and double those in it, as in "he said ""no"", and left"'
+        ) from error
+    return _choose_columns(path, rows, names, "commas")
+
+
+def _choose_columns(
+    path: pathlib.Path, rows: Sequence[tuple[int, list[str]]], names: Sequence[str], separators: str
+) -> list[_Example]:
+    """Choose the columns of the named fields: those of the first line if it has the names, else the first."""
+    if not any(cell.strip() for _, cells in rows for cell in cells):
         raise UserError(f"{path} is empty: it needs a line for each example")
-    header = lines[0].split("\t")
+    header = rows[0][1]
     present, missing = ([name for name in names if (name in header) is is_present] for is_present in (True, False))
     # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
     if len(present) >= len(missing) > 0:
@@ -228,24 +278,24 @@ def _read_columns(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[t
         raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
     has_header = not missing
     columns = [header.index(name) for name in names] if has_header else list(range(len(names)))
-    rows = []
-    for number, line in enumerate(lines[has_header:], 1 + has_header):
-        cells = line.split("\t")
+    examples = []
+    for number, cells in rows[has_header:]:
         if len(cells) <= max(columns):
             raise UserError(
-                f"{path}: line {number} has {len(cells)} of the columns that {', '.join(names)} need, which tabs part"
+                f"{path}: line {number} has {len(cells)} of the columns that {', '.join(names)} need, which "
+                f"{separators} part"
             )
-        rows.append(tuple(cells[column] for column in columns))
-    return 1 + has_header, rows
+        examples.append(_Example(number, tuple(cells[column] for column in columns)))
+    return examples
 
 
-def _read_objects(path: pathlib.Path, names: Sequence[str]) -> tuple[int, list[tuple[str, ...]]]:
-    rows = []
-    for where, fields in read_json_lines(path):
+def _read_objects(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
+    examples = []
+    for number, (where, fields) in enumerate(read_json_lines(path), 1):
         if isinstance(fields.get("translation"), dict) and not set(names) <= set(fields):
             fields = fields["translation"]
-        rows.append(tuple(_get_text_field(fields, name, where) for name in names))
-    return 1, rows
+        examples.append(_Example(number, tuple(_get_text_field(fields, name, where) for name in names)))
+    return examples
 
 
 def _get_text_field(fields: Mapping[str, object], name: str, where: str) -> str:

@@ -11,7 +11,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     divide_into_splits,
-    is_tsv_or_jsonl,
+    is_table_file,
     read_fields,
     read_own_files,
 )
@@ -54,7 +54,7 @@ def open_labeled_texts(
     Args:
         name: One of: "word_order" or "word_order/max_length=6,train=512", generated sentences
             (transformer.data.datasets.word_order); "glue/SST-2" or "glue/CoLA", whose files are in `data_dir`
-            (transformer.data.datasets.glue); "FILE.tsv" or "FILE.jsonl", with the fields text and label.
+            (transformer.data.datasets.glue); "FILE.tsv", "FILE.csv" or "FILE.jsonl", with the fields text and label.
         data_dir: The folder of the data.
         classes: The labels, for files of your own.
         held_out: The files of splits that have files of their own.
@@ -63,7 +63,7 @@ def open_labeled_texts(
         UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, rest = name.partition("/")
-    if is_tsv_or_jsonl(name):
+    if is_table_file(name):
         return _open_label_files(name, data_dir, classes, held_out)
     dataset_classes = class_names(name, classes)
     held_out.refuse(name)
@@ -101,7 +101,7 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
             two classes or equal ones.
     """
     kind, _, rest = name.partition("/")
-    if is_tsv_or_jsonl(name):
+    if is_table_file(name):
         check_classes(name, classes)
         return classes
     refuse_classes(name, classes)
@@ -109,5 +109,11 @@ def class_names(name: str, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
         return CLASSES
     if kind == "glue" and rest in GLUE_DATASETS:
         return GLUE_DATASETS[rest].classes
-    known_names = "word_order", *(f"glue/{glue_name}" for glue_name in GLUE_DATASETS), "FILE.tsv", "FILE.jsonl"
+    known_names = (
+        "word_order",
+        *(f"glue/{glue_name}" for glue_name in GLUE_DATASETS),
+        "FILE.tsv",
+        "FILE.csv",
+        "FILE.jsonl",
+    )
     raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")

@@ -15,6 +15,7 @@ from transformer.data.datasets.local_files import (
     list_files,
     read_fields,
     read_text,
+    refuse_as_plain_text,
     split_from_file_name,
     split_spellings,
 )
@@ -163,9 +164,10 @@ def _list_text_files(path: pathlib.Path) -> FolderListing:
     """Return the file, or the text files in a folder and its subfolders.
 
     Raises:
-        UserError: If a folder has none, or has other files.
+        UserError: If a folder has none, or has other files, or the file is a table or a JSON document.
     """
     if not path.is_dir():
+        refuse_as_plain_text(str(path))
         return FolderListing((path,), ())
     listing = list_files(path, _SUFFIXES)
     if not listing.files:

@@ -56,8 +56,8 @@ class DatasetKind:
 
 TRANSLATION = DatasetKind(
     "translation set",
-    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, FILE.en,FILE.de, FILE.tsv, FILE.jsonl, a "
-    "TFDS name such as wmt14_translate/de-en",
+    "phrases, copy, reversal, help_desk, multi30k/<text>/<source>-<target>, FILE.en,FILE.de, FILE.tsv, FILE.csv, "
+    "FILE.jsonl, a TFDS name such as wmt14_translate/de-en",
     ("translate",),
 )
 

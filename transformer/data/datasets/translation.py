@@ -17,7 +17,7 @@ from transformer.data.datasets.local_files import (
     HeldOutFiles,
     canonical_split_names,
     divide_into_splits,
-    is_tsv_or_jsonl,
+    is_table_file,
     locate_file,
     read_fields,
     read_lines,
@@ -37,7 +37,7 @@ from transformer.data.phrases.generate import PHRASES, generate_phrases
 from transformer.data.phrases.lexicon import PHRASE_LANGUAGES
 
 _FIELDS = ("source", "target")
-PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv or FILE.jsonl"
+PAIR_FILES = "write FILE.en,FILE.de, FILE.tsv, FILE.csv or FILE.jsonl"
 
 
 class SentencePair(NamedTuple):
@@ -100,8 +100,8 @@ def open_translation_dataset(
             (transformer.data.phrases.generate); "copy" or "reversal", also as "reversal/length=12,num_symbols=16"
             (transformer.data.datasets.synthetic_symbols); "help_desk", also as "help_desk/train=2000"
             (transformer.data.datasets.help_desk); "multi30k/<raw|tokenized>/<source>-<target>"; "FILE.en,FILE.de",
-            "FILE.tsv" or "FILE.jsonl" (`read_pair_files`); the folder of a prepared TFDS data set, which has
-            dataset_info.json; or a TFDS name such as "wmt14_translate/de-en".
+            "FILE.tsv", "FILE.csv" or "FILE.jsonl" (`read_pair_files`); the folder of a prepared TFDS data set, which
+            has dataset_info.json; or a TFDS name such as "wmt14_translate/de-en".
         data_dir: The folder of the files of Multi30k or of pairs, or a TFDS root to search for a prepared data set.
         prepared_dir: The folder in which data sets are prepared.
         languages: (source, target). None reads phrases into all languages, and a TFDS data set in the direction of its
@@ -158,7 +158,7 @@ def is_synthetic(name: str) -> bool:
 
 def is_pair_files(name: str) -> bool:
     """Whether a name is that of a user's own files. Of other names only those of `is_synthetic` have commas."""
-    return not is_synthetic(name) and ("," in name or is_tsv_or_jsonl(name))
+    return not is_synthetic(name) and ("," in name or is_table_file(name))
 
 
 def read_pair_files(
@@ -168,7 +168,7 @@ def read_pair_files(
 
     Args:
         name: "FILE.en,FILE.de", two files with a sentence per line whose endings are the languages, or one file,
-            "FILE.tsv" or "FILE.jsonl", with the fields source and target, or those of `languages`.
+            "FILE.tsv", "FILE.csv" or "FILE.jsonl", with the fields source and target, or those of `languages`.
         data_dir: The folder of the files.
         languages: (source, target), if given.
         held_out: The files of splits that have files of their own.
@@ -209,7 +209,7 @@ def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> li
         raise UserError(f"{files!r} names no pairs: {PAIR_FILES}")
     paths = [locate_file(file_name, data_dir) for file_name in file_names]
     if len(paths) == 1:
-        if not is_tsv_or_jsonl(paths[0].name):
+        if not is_table_file(paths[0].name):
             raise UserError(f"{paths[0]} alone holds no pairs: {PAIR_FILES}")
         return [(source.strip(), target.strip()) for source, target in read_fields(paths[0], fields)]
     sources, targets = map(read_lines, paths)
