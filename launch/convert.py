@@ -32,7 +32,7 @@ class ConvertArguments(Arguments):
         "the folder of the data, for data sets that are not generated", needs=("from_pretrained",)
     )
     problem: str | None = flag(
-        "to fine-tune a decoder, BERT, RoBERTa or XLNet: the problem of your texts, such as entailment, "
+        "to fine-tune on texts of your own, their problem: classification, regression, entailment, similarity, choice, "
         "token_classification or question_answering",
         needs=("from_pretrained",),
     )

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from launch import cli, convert, evaluate, generate, maps, train
 from tests.golden.recordings import FOLDER, Recording, head_recording, recording
 from tests.models.test_xlnet import recorded as recorded_xlnet
+from transformer.data.datasets.fine_tuning import FineTuningProblem
 from transformer.interpret.load import load
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
@@ -125,6 +126,13 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_the_help_lists_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(convert.COMMAND, convert.main, ["--help"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    problems = [problem.value for problem in FineTuningProblem]
+    assert f"{', '.join(problems)}, token_classification or question_answering" in words
+
+
 def test_a_language_model_comes_in_speaks_and_goes_out(
     name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

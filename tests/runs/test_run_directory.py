@@ -134,6 +134,19 @@ def test_another_config_is_refused_and_nothing_changes(run: Path, change: dict, 
     assert tree(run) == before
 
 
+def test_a_run_whose_learning_rate_depends_on_its_steps_says_how_to_train_on(run: Path):
+    with (
+        pytest.raises(
+            UserError, match=r"config\.steps=100, not 200; its learning rate is scheduled over these steps: "
+        ) as refusal,
+        RunDirectory.claim(run, {**CONFIG, "steps": 200}, may_change=("cadence",)),
+    ):
+        pass
+    assert f"another --workdir with --config.initialize_from.run={run}, or go back to config.steps=100" in str(
+        refusal.value
+    )
+
+
 def test_keys_that_may_change_do(run: Path):
     config = {**CONFIG, "steps": 200, "cadence": {"maps": 0, "log": 5}}
     with RunDirectory.claim(run, config, may_change=("steps", "cadence.maps")) as directory:

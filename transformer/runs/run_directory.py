@@ -447,9 +447,15 @@ class RunDirectory:
                     f"--workdir={self.path} holds a run {difference}: resume it without --config, by its own {_CONFIG} "
                     "and with the version that wrote that, or choose another --workdir"
                 )
+            elsewhere = "choose another --workdir"
+            if key == "steps":  # which may change where no learning rate depends on them
+                elsewhere = (
+                    "its learning rate is scheduled over these steps: train on in another --workdir with "
+                    f"--config.initialize_from.run={self.path}"
+                )
             raise UserError(
                 f"--workdir={self.path} holds a run with config.{key}={config_text(before)}, not {config_text(now)}; "
-                f"choose another --workdir, or go back to config.{key}={config_text(before)} to resume it"
+                f"{elsewhere}, or go back to config.{key}={config_text(before)} to resume it"
             )
 
     def _read_starts(self) -> list[Any]:

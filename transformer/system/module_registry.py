@@ -93,6 +93,8 @@ class ModuleRegistry[T]:
         except ModuleNotFoundError as error:
             if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
                 raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
+            if "." in name and not is_project_module(name):
+                raise UserError(f"{self._key}={name!r}: {self._explain_missing(name, error.name)}") from None
             raise UserError(f"{self._key}={name!r} is unknown: {self._suggest_names(name)}") from None
         if not isinstance(exported, self._kind):
             if "." not in name:
@@ -150,6 +152,18 @@ class ModuleRegistry[T]:
     def _has_export(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")
         return isinstance(getattr(module, self._attribute, None), self._kind)
+
+    def _explain_missing(self, name: str, module: str) -> str:
+        """Say that a user's own module, or its package, does not exist, and what to do."""
+        package, _, _ = module.rpartition(".")
+        close = close_matches(name, self.all_names())
+        suggestion = f"did you mean {close[0]!r}? If not, " if close else ""
+        if package:
+            return f"{package} has no module {module}: {suggestion}check its spelling"
+        return (
+            f"Python finds no module {module}: {suggestion}start the command in the folder that holds it, or add that "
+            "folder to PYTHONPATH"
+        )
 
     def _suggest_names(self, name: str) -> str:
         names = self.all_names()
