@@ -124,8 +124,6 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_the_help_lists_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(convert.COMMAND, convert.main, ["--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
@@ -133,6 +131,8 @@ def test_the_help_lists_every_problem(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"{', '.join(problems)}, token_classification or question_answering" in words
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_a_language_model_comes_in_speaks_and_goes_out(
     name: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
