@@ -1,13 +1,11 @@
 """Published figures: which device has which, and that they agree with each other."""
 
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import pytest
 
-from transformer.costs import chips
 from transformer.costs.chips import TPU_CHIPS, find_chip, peak_flops
 
 
@@ -39,14 +37,9 @@ def test_devices_by_their_kind(kind: str, flops: float) -> None:
 
 def test_a_device_without_published_figures_has_none() -> None:
     device: Any = Device("TPU v99")
-    assert find_chip(device) is None
-    assert peak_flops([device]) == math.inf
-    assert find_chip(jax.devices("cpu")[0]) is None
-
-
-def test_fake_devices_share_one_measured_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chips, "measure_matmul_flops", lambda device: 5e9)
-    assert peak_flops(jax.devices("cpu")[:4]) == 5e9
+    for own in (device, jax.devices("cpu")[0]):
+        assert find_chip(own) is None
+        assert peak_flops([own]) is None
 
 
 # Bytes a second of a chip's links together, both directions, and of all-reduce over the whole pod, as published.

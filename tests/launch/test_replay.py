@@ -31,7 +31,6 @@ def one_device() -> Iterator[None]:
     """Sharding has its tests; eight fake devices would make these slow."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
-        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
         yield
 
 

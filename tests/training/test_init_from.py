@@ -84,7 +84,6 @@ def one_device() -> Iterator[None]:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: mesh.single_device_placement())
         patch.setattr(driver, "open_writers", lambda *arguments, **named: RunWriters(()))
-        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
         patch.setattr(driver, "compile_run_probe", lambda *arguments: Probe({}, lambda state: {}))  # type: ignore[arg-type]
         patch.setattr(driver, "compile_evaluations", lambda *arguments: [])
         yield

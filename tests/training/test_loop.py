@@ -194,6 +194,15 @@ def test_utilization_is_the_formulas_operations_over_what_the_devices_could_do()
     assert [r["flops_per_step"] for r in reports] == [1500, 3500]
 
 
+def test_devices_without_a_published_peak_have_no_utilization() -> None:
+    trial = Trial()
+    accumulator = MetricAccumulator(flops=lambda batch: 1000.0)
+    trial.run(2, log_every=2, eval_every=0, maps_every=0, checkpoint_every=0, accumulator=accumulator)
+    (report,) = [c[3] for c in trial.writer.calls if c[:1] == ("scalars",) and c[2] == "train"]
+    assert report["flops_per_step"] == 1000
+    assert "mfu" not in report
+
+
 def test_rates_are_of_the_steps_and_the_seconds_since_the_clock_began(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(metric_accumulator, "time", SimpleNamespace(perf_counter=lambda: now))

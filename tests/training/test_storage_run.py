@@ -74,7 +74,6 @@ def server() -> Iterator[BucketServer]:
         patch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setattr(build, "make_placement", lambda config: partitioning.single_device_placement())
-        patch.setattr(driver, "peak_flops", lambda devices: 1e9)
         patch.setattr(driver, "compile_evaluations", evaluated)
         yield server
 

@@ -49,7 +49,6 @@ def one_device() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (build, vmapped):
             patch.setattr(module, "make_placement", lambda config: partitioning.single_device_placement())
-        patch.setattr(training, "peak_flops", lambda devices: 1e9)
         yield
 
 

@@ -1,10 +1,8 @@
 """Published peak rates of accelerators, and a measured one for CPUs."""
 
-import time
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 GIB = 2**30
 
@@ -91,35 +89,7 @@ def find_chip(device: Any) -> Chip | None:
     return _KINDS.get(device.device_kind)
 
 
-def peak_flops(devices: list[jax.Device]) -> float:
-    """Return the peak FLOPs per second of all devices together: published for accelerators, measured on a CPU.
-
-    Fake CPU devices share one processor, which counts once. Unknown accelerators give infinity, so that an MFU of 0
-    shows that the figure is missing.
-    """
-    if devices[0].platform == "cpu":
-        return measure_matmul_flops(jax.local_devices()[0])  # the first of all may be another process's
+def peak_flops(devices: list[jax.Device]) -> float | None:
+    """Return the published peak FLOPs per second of all devices together; None for CPUs and unknown kinds."""
     chip = find_chip(devices[0])
-    return chip.flops_per_second * len(devices) if chip else float("inf")
-
-
-def measure_matmul_flops(device: jax.Device, size: int = 1024, repeats: int = 5) -> float:
-    """Measure the FLOPs per second of a float32 product of two square matrices.
-
-    Args:
-        device: The device.
-        size: Side of the matrices.
-        repeats: How many products to time.
-
-    Returns:
-        The best rate.
-    """
-    matrix = jax.device_put(jnp.ones((size, size), jnp.float32), device)
-    multiply = jax.jit(jnp.matmul)
-    multiply(matrix, matrix).block_until_ready()
-    best = float("inf")
-    for _ in range(repeats):
-        start_seconds = time.perf_counter()
-        multiply(matrix, matrix).block_until_ready()
-        best = min(best, time.perf_counter() - start_seconds)
-    return 2 * size**3 / best
+    return chip.flops_per_second * len(devices) if chip else None

@@ -1,6 +1,5 @@
 """Average the metrics of training steps between two logs, and measure steps per second and MFU."""
 
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,15 +33,15 @@ class MetricAccumulator:
     Args:
         check: A function that is called with the number, the totals and the values of every step.
         flops: A function that counts the floating-point operations of a step over a batch; None if unknown.
-        peak_flops: The peak FLOPs per second of the devices. The model FLOPs utilization `mfu` is FLOPs / seconds /
-            peak.
+        peak_flops: The published peak FLOPs per second of the devices. The model FLOPs utilization `mfu` is FLOPs /
+            seconds / peak; None for devices without one, such as CPUs: there is none.
     """
 
     def __init__(
         self,
         check: Callable[[int, Numbers, Numbers], None] = lambda *_: None,
         flops: Callable[[Batch], float | None] = lambda batch: None,
-        peak_flops: float = math.inf,
+        peak_flops: float | None = None,
     ):
         self._check, self._count_flops, self._peak = check, flops, peak_flops
         self._since: float | None = None
@@ -108,7 +107,8 @@ class MetricAccumulator:
         means["batch_wait"] = self._waited / seconds
         if self._flops:
             means["flops_per_step"] = self._flops / self._timed
-            means["mfu"] = self._flops / seconds / self._peak
+            if self._peak is not None:
+                means["mfu"] = self._flops / seconds / self._peak
         self._since = time.perf_counter()
         self._clear()
         return means
