@@ -121,7 +121,7 @@ def test_named_arrays_become_xarrays_whose_equal_tokens_stay_apart(read: dict[st
     layer = read["gpt2"]["decoder/self"]["1"]
     array = layer.to_xarray()
     assert array.dims == ("head", "query", "key")
-    assert float(array.sel(head="1", query=6, key=0)) == layer[0, 1, 6, 0]
+    assert float(array.sel(head=1, query=6, key=0)) == layer[0, 1, 6, 0]
     assert tuple(array.key_token.values) == TOKENS["gpt2"]
     for example in (-1, 1):
         with pytest.raises(UserError, match=f"example={example} was not read"):

@@ -24,10 +24,17 @@ def test_weights_have_the_names_of_their_axes_and_tokens(run, opened):
     assert list(weights.query_token.values) == list(run.labels.tokens["target"][2])
     assert list(weights.key_token.values) == list(run.labels.tokens["source"][2])
     queries, keys = weights.shape[-2:]
-    one = weights.sel(step=400, layer="1", head="2")
+    one = weights.sel(step=400, layer=1, head=2)
     np.testing.assert_array_equal(one, store.read("decoder/cross", 400)[2, 1, 2, :queries, :keys])
     np.testing.assert_allclose(weights.sum("key"), 1, atol=0.01)
     assert opened.weights("encoder/self", steps=(100,)).shape[0] == 1
+
+
+def test_layers_and_heads_are_numbers_unless_they_have_other_names():
+    assert run_maps.coordinate(("0", "1", "10")) == [0, 1, 10]
+    assert run_maps.coordinate(("read", "write")) == ["read", "write"]
+    assert run_maps.coordinate(("0", "01")) == ["0", "01"]
+    assert run_maps.coordinate(("0", "top")) == ["0", "top"]
 
 
 def test_statistics_have_theirs(opened):

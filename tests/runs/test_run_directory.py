@@ -307,6 +307,36 @@ def test_the_log_holds_our_notes_and_their_warnings(run: Path):
     assert [line.split(": ", 1)[1] for line in lines] == ["a note", "a warning", "again"]
 
 
+def test_what_prints_messages_gets_no_more_of_them_than_without_a_log(run: Path, tmp_path: Path):
+    """As absl's handler, which stands at the root once orbax is imported."""
+    printed: list[str] = []
+    printing = logging.Handler()
+    printing.emit = lambda record: printed.append(record.getMessage())  # type: ignore[method-assign]
+    ours, theirs, root = logging.getLogger("transformer.maps"), logging.getLogger("orbax"), logging.getLogger()
+    root.addHandler(printing)
+    try:
+        shutil.copytree(run, tmp_path / "other")
+        first, second = RunDirectory.open(run), RunDirectory.open(tmp_path / "other")
+        with first.log_to_file(), second.log_to_file():
+            ours.info("a note")
+            ours.warning("a warning")
+            theirs.warning("another")
+        assert printed == ["a warning", "another"]
+        for directory in (first, second):
+            assert [line.split(": ", 1)[1] for line in directory.log_file.read_text().splitlines()] == [
+                "a note",
+                "a warning",
+                "another",
+            ]
+        logging.getLogger("transformer").setLevel(logging.INFO)
+        with first.log_to_file():
+            ours.info("asked for")
+        assert printed[2:] == ["asked for"]
+    finally:
+        root.removeHandler(printing)
+        logging.getLogger("transformer").setLevel(logging.NOTSET)
+
+
 def test_a_log_that_cannot_be_written_is_said_once_and_goes_on_where_it_can(
     run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,7 +14,7 @@ from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.data.png import encode_png
 from transformer.maps.head_grid_image import render_head_grid
-from transformer.maps.run_maps import import_xarray
+from transformer.maps.run_maps import coordinate, import_xarray
 from transformer.tasks.axis_labels import AxisLabels
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LayerMaps:
             self.weights[example, :, : len(queries), : len(keys)],
             dims=("head", "query", "key"),
             coords={
-                "head": list(self.head_names),
+                "head": coordinate(self.head_names),
                 "query": range(len(queries)),
                 "key": range(len(keys)),
                 "query_token": ("query", list(queries)),

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 SHOWN_STEPS = 40  # of an image with a slider
 
 
+def coordinate(names: Sequence[str]) -> list[int] | list[str]:
+    """Return names of layers or heads as a coordinate: as numbers where all are, so that `.sel(layer=0)` selects one."""
+    numbers = [int(name) for name in names if name.isdecimal()]
+    return numbers if [str(number) for number in numbers] == list(names) else list(names)
+
+
 class RunMaps:
     """The stored attention maps of a run: `weights` and `statistics` as labeled arrays, `show` as an image.
 
@@ -76,8 +82,8 @@ class RunMaps:
             dims=("step", "layer", "head", "query", "key"),
             coords={
                 "step": list(selected_steps),
-                "layer": list(owner.layers),
-                "head": list(owner.heads),
+                "layer": coordinate(owner.layers),
+                "head": coordinate(owner.heads),
                 "query_token": ("query", list(tokens[0])),
                 "key_token": ("key", list(tokens[1])),
             },
@@ -104,8 +110,8 @@ class RunMaps:
             coords={
                 "statistic": list(names),
                 "step": list(self.store.steps),
-                "layer": list(owner.layers),
-                "head": list(owner.heads),
+                "layer": coordinate(owner.layers),
+                "head": coordinate(owner.heads),
                 "title": ("example", list(self.store.labels.titles)),
             },
             name="value",

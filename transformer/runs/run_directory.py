@@ -381,21 +381,27 @@ class RunDirectory:
         """Append log messages to log.txt while the context lasts.
 
         They are INFO and above from `transformer`, WARNING and above from other libraries, without those of another run
-        of this process. Messages about attention that are logged at every trace appear once.
+        of this process. Messages about attention that are logged at every trace appear once. Handlers that print
+        messages, such as absl's, which comes with orbax, get no more of them than without this file.
         """
         lines = _LogFileStream(self.log_file)
-        handler = logging.StreamHandler(lines)
+        handler = _LogFileHandler(lines)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         handler.addFilter(lambda record: getattr(record, "run", self.path) == self.path)
         handler.addFilter(_OncePerMessageFilter("transformer.attention"))
         root_logger, library_logger = logging.getLogger(), logging.getLogger("transformer")
-        level = library_logger.level
+        level, own_filter = library_logger.level, _LibraryLevelFilter(library_logger.getEffectiveLevel())
+        others = [other for other in root_logger.handlers if not isinstance(other, _LogFileHandler)]
+        for other in others:
+            other.addFilter(own_filter)
         library_logger.setLevel(logging.INFO)
         root_logger.addHandler(handler)
         try:
             yield
         finally:
             root_logger.removeHandler(handler)
+            for other in others:
+                other.removeFilter(own_filter)
             library_logger.setLevel(level)
             handler.close()
             lines.close()
@@ -468,6 +474,21 @@ class RunDirectory:
                     f"{self.environment_file} is not what a run writes ({error}); repair it or choose another --workdir"
                 ) from error
         return starts
+
+
+class _LogFileHandler(logging.StreamHandler):
+    """The handler of a run's log.txt."""
+
+
+class _LibraryLevelFilter(logging.Filter):
+    """A filter that lets messages of `transformer` through from a level on, and all of other libraries."""
+
+    def __init__(self, level: int):
+        super().__init__("transformer")
+        self._level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= self._level or not super().filter(record)
 
 
 class _OncePerMessageFilter(logging.Filter):
