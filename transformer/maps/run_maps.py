@@ -20,7 +20,7 @@ SHOWN_STEPS = 40  # of an image with a slider
 
 
 def coordinate(names: Sequence[str]) -> list[int] | list[str]:
-    """Return names of layers or heads as a coordinate: as numbers where all are, so that `.sel(layer=0)` selects one."""
+    """Return layers or heads as a coordinate: numbers where all names are, so that `.sel(layer=0)` selects one."""
     numbers = [int(name) for name in names if name.isdecimal()]
     return numbers if [str(number) for number in numbers] == list(names) else list(names)
 
