@@ -4,6 +4,24 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/training/optimizer.py",
+        "0.2 * math.sqrt(max(sides))",
+        "0.2 * math.sqrt(min(sides))",
+        ("tests/training/test_optimizer.py",),
+    ),
+    Mutant(
+        "transformer/training/optimizer.py",
+        "matrices[path] = MuonDimensionNumbers(*sides)",
+        "matrices[path] = MuonDimensionNumbers(*sides[::-1])",
+        ("tests/training/test_optimizer.py",),
+    ),
+    Mutant(
+        "transformer/training/optimizer.py",
+        '"muon" if path in matrices else "adam"',
+        '"muon"',
+        ("tests/training/test_optimizer.py",),
+    ),
+    Mutant(
         "transformer/training/branch.py",
         "request.without.first < trained",
         "request.without.first <= trained",

@@ -4,18 +4,27 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from optax.contrib import MuonDimensionNumbers
 
 from transformer.config import UserError, from_config
+from transformer.layers.functional_module import Precision
+from transformer.models.decoder import DecoderConfig
+from transformer.models.model import leaves_by_path
+from transformer.models.recurrent_decoder import RecurrentDecoderConfig
+from transformer.models.registry import build
+from transformer.models.task_interface import TaskInterface
 from transformer.training.optimizer import (
     LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
+    hidden_matrices,
     hyperparameters,
     make_optimizer,
 )
@@ -122,10 +131,12 @@ def test_momentum_adds_up() -> None:
     assert moved == pytest.approx([-0.1, -0.15, -0.175])
 
 
+MATRICES = {"block/kernel": MuonDimensionNumbers((0,), (1,))}
 NUMBERS = {"learning_rate": 0.3, "warmup_steps": 5, "beta1": 0.7, "beta2": 0.9, "epsilon": 1e-4}
 RULES = {
     "adam": OptimizerConfig(final_lr_fraction=0.2, clip_norm=0.6, schedule=LearningRateSchedule.COSINE, **NUMBERS),
     "adamw": OptimizerConfig(OptimizerAlgorithm.ADAMW, weight_decay=0.2, **NUMBERS),
+    "muon": OptimizerConfig(OptimizerAlgorithm.MUON, weight_decay=0.2, **NUMBERS),
     "sgd": OptimizerConfig(
         OptimizerAlgorithm.SGD, 0.3, LearningRateSchedule.CONSTANT, warmup_steps=5, beta1=0.7, clip_norm=0.6
     ),
@@ -141,7 +152,7 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
     )
     assert hyperparameters(others).keys() == hyper.keys()
     assert all(hyperparameters(others)[key] != value for key, value in hyper.items())
-    rules = make_optimizer(config, STEPS), make_optimizer(others, STEPS)
+    rules = [make_optimizer(numbers, STEPS, matrices=MATRICES) for numbers in (config, others)]
     fixed, given = (jax.jit(rule.update) for rule in rules)
     gradients = jax.tree.map(lambda leaf: np.asarray(leaf) / 3, PARAMETERS)
     states = [jax.device_get(rule.init(PARAMETERS)) for rule in rules]
@@ -155,6 +166,74 @@ def test_numbers_are_arguments_of_the_rule_and_no_part_of_it(name: str) -> None:
         same, _ = fixed(gradients, states[0], PARAMETERS, 3, hyper)
         moves = any(np.any(np.asarray(changed[path]) != np.asarray(same[path])) for path in PARAMETERS)
         assert moves == (key not in ("final_lr_fraction",)), key  # no schedule is at its end here
+
+
+def orthogonalized(matrix: np.ndarray) -> np.ndarray:
+    """Five Newton-Schulz iterations X <- a X + (b A + c A^2) X with A = X X^T (Jordan et al. 2024)."""
+    a, b, c = 3.4445, -4.775, 2.0315
+    x = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
+
+
+def test_muon_orthogonalizes_the_momentum_of_matrices_and_trains_all_others_by_adamw() -> None:
+    numbers = {"beta1": 0.8, "weight_decay": 0.3, "warmup_steps": 0, "schedule": LearningRateSchedule.CONSTANT}
+    muon, adamw = (
+        OptimizerConfig(algorithm, 0.1, **numbers)  # type: ignore[arg-type]
+        for algorithm in (OptimizerAlgorithm.MUON, OptimizerAlgorithm.ADAMW)
+    )
+    random = np.random.default_rng(0)
+    params = {
+        "layers/query/kernel": random.normal(size=(2, 6, 2, 2)),  # two layers, each of 6 inputs and 2 heads of 2
+        "layers/output/kernel": random.normal(size=(2, 2, 2, 6)),
+        "layers/query/bias": random.normal(size=(2, 4)),
+        "embedding/table": random.normal(size=(5, 6)),
+    }
+    params = {path: np.float32(leaf) for path, leaf in params.items()}
+    axes = {
+        "layers/query/kernel": MuonDimensionNumbers((1,), (2, 3)),
+        "layers/output/kernel": MuonDimensionNumbers((1, 2), (3,)),
+    }
+    rules = make_optimizer(muon, STEPS, matrices=axes), make_optimizer(adamw, STEPS)
+    states, updates = [rule.init(params) for rule in rules], [{}, {}]
+    moments = {path: np.zeros(params[path].shape) for path in axes}
+    for step in range(3):
+        gradients = {path: np.float32(random.normal(size=leaf.shape)) for path, leaf in params.items()}
+        for number, (rule, config) in enumerate(zip(rules, (muon, adamw), strict=True)):
+            hyper = hyperparameters(config)
+            updates[number], states[number] = rule.update(gradients, states[number], params, step, hyper)
+        for path, moment in moments.items():
+            moments[path] = 0.8 * moment + 0.2 * gradients[path]
+            # Nesterov: the mean that the next step would have if its gradient were this one's, without its bias.
+            ahead = 0.8 * moments[path] / (1 - 0.8 ** (step + 2)) + 0.2 * gradients[path] / (1 - 0.8 ** (step + 1))
+            matrices = ahead.reshape(2, 6, 4) if "query" in path else ahead.reshape(2, 4, 6).transpose(0, 2, 1)
+            expected = np.stack([orthogonalized(matrix.T).T for matrix in matrices])
+            expected = expected if "query" in path else expected.transpose(0, 2, 1)
+            expected = -0.1 * (0.2 * math.sqrt(6) * expected.reshape(params[path].shape) + 0.3 * params[path])
+            np.testing.assert_allclose(updates[0][path], expected, atol=1e-5)
+    for path in ("layers/query/bias", "embedding/table"):
+        np.testing.assert_array_equal(updates[0][path], updates[1][path])
+
+
+def test_hidden_matrices_are_those_of_attention_and_feed_forward_networks() -> None:
+    config = DecoderConfig(layers=2, width=16, heads=4, kv_heads=2, feed_forward=32, max_length=8)
+    model = build(config, TaskInterface({}, {"tokens": 11}), Precision())
+    matrices = hidden_matrices(model)
+    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+    names = {path: [[axes[path][axis] for axis in side] for side in sides] for path, sides in matrices.items()}
+    assert names == {
+        "layers/attention/query/kernel": [["embed"], ["heads", "head_dim"]],
+        "layers/attention/key/kernel": [["embed"], ["groups", "head_dim"]],
+        "layers/attention/value/kernel": [["embed"], ["groups", "head_dim"]],
+        "layers/attention/output/kernel": [["heads", "head_dim"], ["embed"]],
+        "layers/feed_forward/expand/kernel": [["embed"], ["feed_forward"]],
+        "layers/feed_forward/contract/kernel": [["feed_forward"], ["embed"]],
+    }
+    recurrent = build(RecurrentDecoderConfig(width=8), TaskInterface({}, {"tokens": 11}), Precision())
+    with pytest.raises(UserError, match=r"algorithm=muon is for the matrices of attention .* has none: say adamw"):
+        hidden_matrices(recurrent)
 
 
 def test_what_is_zero_is_no_number() -> None:
@@ -212,9 +291,16 @@ def test_the_second_moment_of_bfloat16_parameters_keeps_moving() -> None:
         ({"learning_rate": 0.0}, "learning_rate=0.0 must be above 0"),
         ({"warmup_steps": -1}, "warmup_steps=-1"),
         ({"clip_norm": -0.5}, "clip_norm=-0.5"),
-        ({"weight_decay": 0.1}, "weight_decay=0.1 acts with algorithm=adamw alone; algorithm is adam"),
+        ({"weight_decay": 0.1}, "weight_decay=0.1 acts with algorithm=adamw or muon; algorithm is adam"),
     ],
 )
 def test_values_that_cannot_be_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         from_config(OptimizerConfig, fields)
+
+
+def test_the_guide_lists_every_key_algorithm_and_schedule(root: Path) -> None:
+    guide = (root / "docs" / "guides" / "optimizers.md").read_text(encoding="utf-8")
+    names = [field.name for field in dataclasses.fields(OptimizerConfig)]
+    names += [value.value for kind in (OptimizerAlgorithm, LearningRateSchedule) for value in kind]
+    assert [name for name in names if f"`{name}`" not in guide] == []

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from optax.contrib import MuonDimensionNumbers
 
 from tests.training.test_step import SGD, Regression, batch_of, gradient, steps
 from transformer.config import UserError
@@ -98,10 +99,13 @@ def test_a_layer_learns_by_the_decayed_rate_and_what_decays_its_weights_does_too
     random = np.random.default_rng(0)
     draw = {path: random.normal(size=(2, *shape)).astype(np.float32) for path, shape in PARAMETERS.items()}
     params, gradients = ({path: jax.numpy.asarray(leaf[n]) for path, leaf in draw.items()} for n in (0, 1))
-    decayed = {"weight_decay": 0.3} if algorithm is OptimizerAlgorithm.ADAMW else {}
+    decays = algorithm in (OptimizerAlgorithm.ADAMW, OptimizerAlgorithm.MUON)
+    decayed = {"weight_decay": 0.3} if decays else {}
+    matrices = {"embedding/table": MuonDimensionNumbers((0,), (1,))}
     plain = OptimizerConfig(algorithm, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, **decayed)
     slower = OptimizerConfig(algorithm, 0.1, LearningRateSchedule.CONSTANT, warmup_steps=0, layer_decay=0.5, **decayed)
-    whole, layered = make_optimizer(plain, 9), make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0})
+    whole = make_optimizer(plain, 9, matrices=matrices)
+    layered = make_optimizer(slower, 9, HEIGHTS | {"head/kernel": 0}, matrices=matrices)
     one = whole.update(gradients, whole.init(params), params, 0, hyperparameters(plain))[0]
     other = layered.update(gradients, layered.init(params), params, 0, hyperparameters(slower))[0]
     # By hand: embeddings below two layers, the layers themselves, the head.

@@ -28,6 +28,7 @@ from transformer.training.optimizer import (
     OptimizerConfig,
     check_trainable_patterns,
     count_layers_above,
+    hidden_matrices,
     hyperparameters,
     make_optimizer,
     width_rate_factors,
@@ -141,16 +142,17 @@ def _make_objective_optimizer(
 
     Raises:
         UserError: If a pattern matches no parameter or nothing is left to train, `layer_decay` is set for a model
-            without stacked layers, or the maximal update parametrization is trained by SGD.
+            without stacked layers, or the maximal update parametrization is trained by SGD or Muon.
     """
     check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
     layers_above = None if config.layer_decay == 1 else count_layers_above(model, embedding_patterns)
-    if model.width_ratio != 1 and config.algorithm is OptimizerAlgorithm.SGD:
+    if model.width_ratio != 1 and config.algorithm in (OptimizerAlgorithm.SGD, OptimizerAlgorithm.MUON):
         raise UserError(
             "config.model.base_width has a rule of learning rates for Adam alone: say config.optimizer.algorithm=adam "
             "or adamw"
         )
-    return make_optimizer(config, steps, layers_above, width_rate_factors(model))
+    matrices = hidden_matrices(model) if config.algorithm is OptimizerAlgorithm.MUON else None
+    return make_optimizer(config, steps, layers_above, width_rate_factors(model), matrices)
 
 
 def run_startup_checks(

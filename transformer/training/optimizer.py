@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from transformer.config import (
     Config,
@@ -32,11 +34,22 @@ LAYERS = "layers"
 
 
 class OptimizerAlgorithm(enum.Enum):
-    """An update rule."""
+    """An update rule.
+
+    Attributes:
+        ADAM: Kingma and Ba 2015.
+        ADAMW: Adam with decoupled weight decay (Loshchilov and Hutter 2019).
+        SGD: Gradient descent, with momentum.
+        MUON: For the matrices of attention, feed-forward networks and experts, momentum whose singular values are
+            brought near 1 by five Newton-Schulz iterations (Jordan et al. 2024), times 0.2 sqrt(max(inputs, outputs)):
+            its updates are then as large as AdamW's, and its learning rates and weight decays serve (Liu et al. 2025,
+            equation 4). AdamW for all other parameters.
+    """
 
     ADAM = "adam"
     ADAMW = "adamw"
     SGD = "sgd"
+    MUON = "muon"
 
 
 class LearningRateSchedule(enum.Enum):
@@ -61,12 +74,12 @@ class OptimizerConfig(Config, path="config.optimizer"):
         schedule: The learning rate after the warmup.
         warmup_steps: Steps of linear warmup.
         final_lr_fraction: The fraction of the peak that linear and cosine schedules end at.
-        beta1: The decay of Adam's first moment; for SGD, the momentum.
+        beta1: The decay of Adam's first moment; for SGD and Muon, the momentum.
         beta2: The decay of Adam's second moment.
         epsilon: Adam's epsilon.
-        weight_decay: AdamW's weight decay. It applies to all parameters except those named `bias`, `scale`, `content`
-            and `position`: not to the biases and scales of projections and norms, but to those of gates and candidates,
-            which have other names.
+        weight_decay: The weight decay of AdamW and Muon. It applies to all parameters except those named `bias`,
+            `scale`, `content` and `position`: not to the biases and scales of projections and norms, but to those of
+            gates and candidates, which have other names.
         clip_norm: The maximum global norm of the gradient. 0 does not clip.
         trainable: Patterns of the paths of trained parameters (fnmatch).
         frozen: Patterns of the paths of frozen parameters.
@@ -75,7 +88,7 @@ class OptimizerConfig(Config, path="config.optimizer"):
             2018, section 3.2, with d = 1 / 2.6; Clark et al. 2020, appendix B). 1 is none.
 
     Raises:
-        UserError: If a value is out of range, or `weight_decay` is set for another algorithm than AdamW.
+        UserError: If a value is out of range, or `weight_decay` is set for Adam or SGD.
     """
 
     algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
@@ -95,10 +108,10 @@ class OptimizerConfig(Config, path="config.optimizer"):
     )
 
     def _check(self) -> None:
-        if self.weight_decay and self.algorithm is not OptimizerAlgorithm.ADAMW:
+        if self.weight_decay and self.algorithm not in (OptimizerAlgorithm.ADAMW, OptimizerAlgorithm.MUON):
             raise UserError(
-                f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw alone; "
-                f"algorithm is {self.algorithm.value}"
+                f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw or muon; algorithm is "
+                f"{self.algorithm.value}"
             )
 
     def is_trainable(self, path: str) -> bool:
@@ -141,7 +154,7 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
     match config.algorithm:
         case OptimizerAlgorithm.ADAM:
             names += ["beta1", "beta2", "epsilon"]
-        case OptimizerAlgorithm.ADAMW:
+        case OptimizerAlgorithm.ADAMW | OptimizerAlgorithm.MUON:
             names += ["beta1", "beta2", "epsilon"] + ["weight_decay"] * bool(config.weight_decay)
         case OptimizerAlgorithm.SGD:
             names += ["beta1"] * bool(config.beta1)
@@ -185,6 +198,7 @@ def make_optimizer(
     steps: int,
     layers_above: Mapping[str, np.ndarray | int] | None = None,
     rate_factors: Mapping[str, float] | None = None,
+    matrices: Mapping[str, MuonDimensionNumbers] | None = None,
 ) -> Optimizer:
     """Build the optimizer of a run.
 
@@ -194,10 +208,13 @@ def make_optimizer(
         layers_above: The number of layers above each parameter (`count_layers_above`), for `layer_decay`.
         rate_factors: The factor on Adam's learning rate for each parameter (`width_rate_factors`), but not on weight
             decay; None for none.
+        matrices: The axes of the matrices that Muon trains (`hidden_matrices`).
 
     Raises:
-        ValueError: If `layer_decay` is not 1 and `layers_above` is None.
+        ValueError: If `layer_decay` is not 1 and `layers_above` is None, or Muon has no `matrices`.
     """
+    if config.algorithm is OptimizerAlgorithm.MUON and not matrices:
+        raise ValueError("algorithm=muon needs the axes of the matrices that it trains")
     if config.layer_decay != 1 and layers_above is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
 
@@ -222,6 +239,12 @@ def make_optimizer(
                     optax.add_decayed_weights(hyper.get("weight_decay", 0.0), _decay_mask),
                     optax.scale_by_learning_rate(scale),
                 )
+            case OptimizerAlgorithm.MUON:
+                descent = optax.chain(
+                    _muon_or_adam(adam, matrices or {}),
+                    optax.add_decayed_weights(hyper.get("weight_decay", 0.0), _decay_mask),
+                    optax.scale_by_learning_rate(scale),
+                )
             case OptimizerAlgorithm.SGD:
                 descent = optax.sgd(scale, momentum=hyper.get("beta1"))
         return optax.chain(*([optax.clip_by_global_norm(hyper["clip_norm"])] if "clip_norm" in hyper else []), descent)
@@ -240,6 +263,27 @@ def make_optimizer(
         return rule(0, hyperparameters(config)).init(cast_to_accumulation_dtype(params))
 
     return Optimizer(init, update, rate, config.is_trainable)
+
+
+def _muon_or_adam(
+    adam: tuple[Number | None, ...], matrices: Mapping[str, MuonDimensionNumbers]
+) -> optax.GradientTransformation:
+    """Orthogonalize the momentum of matrices, times 0.2 sqrt(max(inputs, outputs)), and scale all others by Adam."""
+
+    def axes_by_path(updates: Mapping[str, Any]) -> dict[str, Any]:
+        # Of the parameters that Adam trains, a placeholder without leaves stands here.
+        return {path: matrices.get(path, update) for path, update in updates.items()}
+
+    def match_adam(updates: Mapping[str, Any], params: Any) -> dict[str, Any]:
+        scaled = dict(updates)
+        for path in matrices.keys() & updates.keys():
+            sides = (math.prod(updates[path].shape[axis] for axis in axes) for axes in matrices[path])
+            scaled[path] = 0.2 * math.sqrt(max(sides)) * updates[path]
+        return scaled
+
+    muon = optax.chain(scale_by_muon(beta=adam[0], weight_dimension_numbers=axes_by_path), optax.stateless(match_adam))
+    rules = {"muon": muon, "adam": optax.scale_by_adam(*adam)}
+    return optax.partition(rules, lambda params: {path: "muon" if path in matrices else "adam" for path in params})
 
 
 def _scale_each(factors: Mapping[str, float]) -> optax.GradientTransformation:
@@ -356,6 +400,29 @@ def width_rate_factors(model: Model) -> dict[str, float] | None:
     sides = {path: sum(not group.isdisjoint(names) for group in _WIDTH_AXES) for path, names in axes.items()}
     scaled = {path for path, count in sides.items() if count > 1 or matches_any_pattern(path, _WIDTH_TO_FEATURES)}
     return {path: 1 / model.width_ratio if path in scaled else 1.0 for path in axes}
+
+
+def hidden_matrices(model: Model) -> dict[str, MuonDimensionNumbers]:
+    """Return the axes of the inputs and outputs of each hidden matrix: one both of whose sides grow with the width.
+
+    These are the matrices of attention, of feed-forward networks and of experts; tables of embeddings, the matrix of
+    the logits, biases, norms and the matrices of recurrent cells are none. Heads are part of one side.
+
+    Raises:
+        UserError: If the model has none.
+    """
+    matrices = {}
+    for path, names in leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple)).items():
+        sides = [tuple(axis for axis, name in enumerate(names) if name in group) for group in _WIDTH_AXES]
+        sides = sorted(side for side in sides if side)
+        if len(sides) == 2:
+            matrices[path] = MuonDimensionNumbers(*sides)
+    if not matrices:
+        raise UserError(
+            "config.optimizer.algorithm=muon is for the matrices of attention and feed-forward networks, and this "
+            "model has none: say adamw"
+        )
+    return matrices
 
 
 def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
