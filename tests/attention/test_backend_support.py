@@ -18,7 +18,7 @@ from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import attention_equations
 from transformer.attention.api import attend, weighted_sum
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     AttentionVariant,
@@ -277,7 +277,7 @@ def test_modified_logits_are_the_oracles(cell: Cell) -> None:
 def test_a_planted_fault_in_a_modification_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Softcap, "__call__", lambda self, logits, *_: jnp.clip(logits, -self.cap, self.cap))
     monkeypatch.setitem(
-        support.MODIFICATIONS, "logit_modification", lambda x, head, q, k: support.tilted(x, head, k, q)
+        support.MODIFICATIONS, "logit_modification", lambda x, batch, head, q, k: support.tilted(x, batch, head, k, q)
     )
     for cell in MODIFIED:
         assert any("output" in found for found in faults_of(cell, level=0)), cell
@@ -299,7 +299,7 @@ def test_a_backend_refuses_functions_that_it_does_not_compute(backend: Backend) 
     takes_caps = backend is Backend.SPLASH
     for modification in (support.tilted, *(() if takes_caps else (Softcap(2.0),))):
         spec = AttentionSpec(backend=backend, logit_modification=modification)
-        variant = AttentionVariant.from_call(spec, Mask(), bias=False)
+        variant = AttentionVariant.from_call(spec, Mask(), AttentionParameters(), bias=False)
         named = "softcap" if isinstance(modification, Softcap) else "logit_modification"
         with pytest.raises(ValueError, match=f"backend={backend.value} does not take {named}"):
             choose_backend(spec, variant, at)

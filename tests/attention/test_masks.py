@@ -25,6 +25,7 @@ from transformer.attention.masks import (
     local_predictive,
     predicted_center,
     visible_keys,
+    with_indexed_function,
 )
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import Alibi, AttentionPosition
@@ -33,9 +34,9 @@ B, H, Q, K, D = 2, 3, 5, 6, 4
 NEEDS = {"prefix": "causal", "center": "window"}
 
 
-def leaves_out_fifths(query: jax.Array, key: jax.Array) -> jax.Array:
-    """A rule of positions as a caller writes it."""
-    return (3 * query + 2 * key) % 5 < 3
+def leaves_out_fifths(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A rule of places as a caller writes it."""
+    return (batch + 2 * head + 3 * query + 2 * key) % 5 < 3
 
 
 def facts_of(names: Any, seed: int) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
         return False
     if "order" in facts and facts["order"][1][b, k] >= facts["order"][0][b, q]:
         return False
-    if "function" in facts and (3 * position + 2 * k) % 5 >= 3:
+    if "function" in facts and (b + 2 * h + 3 * position + 2 * k) % 5 >= 3:
         return False
     return "allowed" not in facts or bool(np.broadcast_to(facts["allowed"], (B, H, Q, K))[b, h, q, k])
 
@@ -108,7 +109,8 @@ def whole(found: Any, *shape: int) -> np.ndarray:
 def check_grid_and_pairs(facts: dict[str, Any], seed: int) -> None:
     """On the whole grid, on some queries and keys in another order, and on keys that each query chose itself."""
     mask, answer, random = mask_of(facts), expected(facts), np.random.default_rng(seed)
-    np.testing.assert_array_equal(whole(dense_mask(mask, Q, K), B, H, Q, K), answer)
+    np.testing.assert_array_equal(whole(dense_mask(mask, Q, K, batch=B, heads=H), B, H, Q, K), answer)
+    mask = with_indexed_function(mask, B, H)
     query, key = random.permutation(Q)[:4], random.permutation(K)[:3]
     found = visible_keys(mask, *jax.device_put((np.int32(query), np.int32(key[None, None]))))
     np.testing.assert_array_equal(whole(found, B, H, 4, 3), answer[:, :, query][..., key])
@@ -160,7 +162,7 @@ def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pyt
     blind = 0
     for names, seed in itertools.product([*single, *pairs, MASK_FIELDS], range(2)):
         facts = facts_of(names, seed) | ({"window": (0, 1)} if "window" in names else {})
-        found = rows_of(mask_of(facts))
+        found = rows_of(with_indexed_function(mask_of(facts), B, H))
         rows = expected(facts).any(-1)
         blind += np.sum(~rows)
         np.testing.assert_array_equal(whole(found, B, H, Q), rows, err_msg=str(facts))
@@ -290,7 +292,7 @@ class Document:
 
     size: int
 
-    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
         return (query // self.size == key // self.size) & (key <= query)
 
 

@@ -18,7 +18,7 @@ from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import attention_equations
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import BACKENDS, AttentionVariant, CallShape, choose_backend, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
@@ -117,7 +117,6 @@ OTHERS = (
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
         for facts in table_masks()
         if unsupported_reason(backend, AttentionVariant(features=facts)) is None
-        and not (how is RING and "logit_modification" in facts)
     }
     | {
         f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
@@ -310,16 +309,11 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
         (AttentionSpec(position=AttentionPosition.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
-        (
-            AttentionSpec(logit_modification=support.tilted),
-            {},
-            "does not take logit_modification, a function",
-        ),
     ],
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:
     here = placement((1, 1, 1, 2), RULES["sp"])
-    combination = AttentionVariant.from_call(spec, Mask(), bias=False, train="train" in options)
+    combination = AttentionVariant.from_call(spec, Mask(), AttentionParameters(), bias=False, train="train" in options)
     at = dataclasses.replace(CPU, sequence_parallel=RING)
     with pytest.raises(ValueError, match=says) as caught:
         choose_backend(spec, combination, at)
