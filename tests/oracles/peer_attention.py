@@ -21,28 +21,32 @@ class Rule(NamedTuple):
     """
 
     sees: Sees = lambda b, h, i, j: True
-    logit: Logit = lambda score, b, h, i, j, arrays: score
+    logit: Logit | None = None
     scale: float | None = None
     sinks: bool = False
 
 
-def attention(rule: Rule, arrays: Arrays) -> np.ndarray:
+def seen_keys(rule: Rule, arrays: Arrays) -> np.ndarray:
+    """Which keys each query sees, `B H Q K`."""
+    batch, queries, heads, _ = arrays["q"].shape
+    shape = (batch, heads, queries, arrays["k"].shape[1])
+    return np.array([rule.sees(*place) for place in np.ndindex(shape)]).reshape(shape)
+
+
+def attention(rule: Rule, arrays: Arrays, seen: np.ndarray) -> np.ndarray:
     """The output, `B Q H D`; a query that sees nothing gets 0."""
     q, k, v = (arrays[name] for name in "qkv")
-    batch, queries, heads, depth = q.shape
-    keys, groups = k.shape[1:3]
-    scale = depth**-0.5 if rule.scale is None else rule.scale
-    output = np.zeros((batch, queries, heads, v.shape[-1]))
-    for b, i, h in np.ndindex(batch, queries, heads):
-        group = h // (heads // groups)
-        seen = [j for j in range(keys) if rule.sees(b, h, i, j)]
-        logits = [rule.logit(scale * float(q[b, i, h] @ k[b, j, group]), b, h, i, j, arrays) for j in seen]
-        if seen and max(logits) > -np.inf:
-            largest = max([*logits, arrays["sinks"][h]] if rule.sinks else logits)
-            powers = np.exp(np.array(logits) - largest)
-            total = powers.sum() + (np.exp(arrays["sinks"][h] - largest) if rule.sinks else 0)
-            output[b, i, h] = powers @ v[b, seen, group] / total
-    return output
+    serves = q.shape[2] // k.shape[2]
+    k, v = (np.repeat(x, serves, axis=2) for x in (k, v))
+    logits = np.einsum("bihd,bjhd->bhij", q, k) * (q.shape[3] ** -0.5 if rule.scale is None else rule.scale)
+    if rule.logit is not None:
+        changed = [rule.logit(float(logits[place]), *place, arrays) for place in np.ndindex(logits.shape)]
+        logits = np.array(changed).reshape(logits.shape)
+    powers = np.where(seen, np.exp(logits), 0)
+    total = powers.sum(axis=-1)
+    if rule.sinks:
+        total = total + np.exp(arrays["sinks"])[:, None]
+    return np.einsum("bhij,bjhd->bihd", powers / np.where(total > 0, total, 1)[..., None], v)
 
 
 def check(call: Callable[[Arrays], jax.Array], rule: Rule, arrays: Arrays, seed: int = 0) -> None:
@@ -50,13 +54,14 @@ def check(call: Callable[[Arrays], jax.Array], rule: Rule, arrays: Arrays, seed:
     random = np.random.default_rng(seed)
     output, pull_back = jax.vjp(call, jax.device_put(arrays))
     wide = {name: np.asarray(x, np.float64) for name, x in arrays.items()}
-    answer = attention(rule, wide)
+    seen = seen_keys(rule, wide)
+    answer = attention(rule, wide, seen)
     np.testing.assert_allclose(np.asarray(output, np.float64), answer, rtol=0, atol=3e-6)
     cotangent = random.normal(size=answer.shape)
     (gradients,) = pull_back(jax.device_put(cotangent.astype(np.float32)))
     for name, x in wide.items():
         direction = random.normal(size=x.shape)
-        ahead, behind = (attention(rule, wide | {name: x + step * direction}) for step in (1e-5, -1e-5))
+        ahead, behind = (attention(rule, wide | {name: x + step * direction}, seen) for step in (1e-5, -1e-5))
         slope = np.sum(cotangent * (ahead - behind)) / 2e-5
         gradient = np.asarray(gradients[name], np.float64)
         reach = 1 + np.sqrt(np.sum(gradient**2))
