@@ -32,7 +32,7 @@ from transformer.attention.backends import (
 )
 from transformer.attention.capture import capture_weights
 from transformer.attention.logit_modification import Softcap
-from transformer.attention.masks import Mask
+from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
@@ -291,6 +291,35 @@ def test_what_is_no_function_of_logits_is_refused(wrong: Any, says: str) -> None
     with pytest.raises(TypeError, match=says) as caught:
         AttentionSpec(logit_modification=wrong)
     assert "\n" not in str(caught.value)
+
+
+def test_a_function_is_refused_where_it_does_not_belong() -> None:
+    """With arrays it is no part of a spec, without it is no parameter, and there is one; numbers make a dense mask."""
+    with_array = jax.tree_util.Partial(support.tilted, jax.device_put(np.float32(1)))
+    q = jax.device_put(np.ones((1, 2, 1, 4), np.float32))
+    spec = AttentionSpec(logit_modification=support.tilted)
+    for call, error, says in (
+        (lambda: AttentionSpec(logit_modification=with_array), TypeError, "which a spec cannot hold"),
+        (
+            lambda: attend(q, q, q, params=AttentionParameters(logit_modification=support.tilted)),
+            TypeError,
+            "has no arrays; give spec=AttentionSpec",
+        ),
+        (
+            lambda: attend(q, q, q, spec=spec, params=AttentionParameters(logit_modification=with_array)),
+            ValueError,
+            "two modifications of the same logits",
+        ),
+        (
+            lambda: attend(q, q, q, params=AttentionParameters(logit_modification=jax.tree_util.Partial(LISTED))),
+            TypeError,
+            "cannot be hashed",
+        ),
+        (lambda: dense_mask(Mask(function=support.leaves_out_fifths), 2, 2, heads=1), ValueError, "both numbers"),
+    ):
+        with pytest.raises(error, match=says) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("backend", [Backend.XLA, Backend.CUDNN, Backend.SPLASH])

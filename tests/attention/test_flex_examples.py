@@ -24,6 +24,9 @@ from transformer.attention import (
     Softcap,
     attend,
 )
+from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blockwise
+from transformer.attention.indexed_function import index_function
+from transformer.attention.masks import with_indexed_function
 
 BATCH, HEADS, GROUPS, LENGTH, DEPTH = 2, 4, 2, 12, 8
 SLOPES = np.float32([0.5, 0.25, 0.125, 0.0625])
@@ -169,6 +172,10 @@ def transfusion(images_BxIx2: Any, batch: Any, head: Any, query: Any, key: Any) 
         first, end = images_BxIx2[batch, image, 0], images_BxIx2[batch, image, 1]
         seen = seen | ((query >= first) & (query < end) & (key >= first) & (key < end))
     return seen
+
+
+def transfusion_of_heads(images_BxIx2: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return transfusion(images_BxIx2, batch, head, query, key) & (head < 3)
 
 
 def flamingo(intervals_IxE: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -420,6 +427,29 @@ def cells() -> list[Any]:
             marks = () if often else (pytest.mark.slow,)
             chosen.append(pytest.param(name, backend, marks=marks, id=f"{name}, {backend.value}"))
     return chosen
+
+
+def test_functions_in_small_blocks() -> None:
+    """Three blocks of queries and of keys, of which an image, a document's end and a head of its own leave some out."""
+    arrays = random_arrays(BATCH, LENGTH, LENGTH, HEADS, GROUPS, DEPTH, DEPTH)
+    arrays["table_HxR"] = np.random.default_rng(4).normal(size=(HEADS, 7)).astype(np.float32)
+    both_masks = Partial(transfusion_of_heads, IMAGES)
+
+    @jax.jit
+    def call(x: Arrays) -> jax.Array:
+        terms = LogitTerms(
+            with_indexed_function(Mask(function=both_masks), BATCH, HEADS),
+            modification=index_function(Partial(from_table, x["table_HxR"]), BATCH, HEADS),
+        )
+        return attend_blockwise(x["q"], x["k"], x["v"], terms, LogitScaling(DEPTH**-0.5), 5)[0]
+
+    rule = changed(
+        lambda s, b, h, i, j, x: s + x["table_HxR"][h, min(max(i - j, -3), 3) + 3],
+        lambda b, h, i, j: (
+            h < 3 and (j <= i or any(i in range(*span) and j in range(*span) for span in IMAGES[b].tolist()))
+        ),
+    )
+    check(call, rule, arrays)
 
 
 @pytest.mark.parametrize(("name", "backend"), cells())

@@ -271,7 +271,7 @@ def _replace_at(parts: list, place: int, new: Any) -> list:
 def _restrict_to_keys(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
     """The terms restricted to some keys."""
 
-    def cut(axes: tuple[str, ...], leaf: Array) -> Array:
+    def cut(axes: tuple[str | None, ...], leaf: Array) -> Array:
         axis = axes.index("keys") if "keys" in axes else None
         if axis is None or leaf.shape[axis] == 1:
             return leaf
