@@ -310,11 +310,6 @@ def test_a_function_is_refused_where_it_does_not_belong() -> None:
             ValueError,
             "two modifications of the same logits",
         ),
-        (
-            lambda: attend(q, q, q, params=AttentionParameters(logit_modification=jax.tree_util.Partial(LISTED))),
-            TypeError,
-            "cannot be hashed",
-        ),
         (lambda: dense_mask(Mask(function=support.leaves_out_fifths), 2, 2, heads=1), ValueError, "both numbers"),
     ):
         with pytest.raises(error, match=says) as caught:

@@ -80,9 +80,9 @@ def test_it_is_as_flash_attention_defines_it(place: int, backend: Backend) -> No
         in_window = window is None or -window[0] <= distance <= window[1]
         return bool(inside and in_window and not (causal and distance > 0))
 
-    def logit(score: float, b: int, h: int, i: int, j: int, given: Arrays) -> float:
+    def logit(score: float, b: int, h: int, i: int, j: int, arrays: Arrays) -> float:
         capped = CAP * np.tanh(score / CAP) if "softcap" in extra else score
-        return capped - (given["slopes"][h] * abs(from_the_end(b, i, j)) if "alibi" in extra else 0)
+        return capped - (arrays["slopes"][h] * abs(from_the_end(b, i, j)) if "alibi" in extra else 0)
 
     offset = (key_lengths - query_lengths).astype(np.int32)
     mask = Mask(

@@ -114,9 +114,10 @@ class Neighborhood:
 
     def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
         seen: Any = True
-        for size, of_query, of_key in zip((self.height, self.width), self.place(query), self.place(key), strict=True):
-            center = jnp.clip(of_query, self.reach, size - 1 - self.reach)
-            seen = seen & (jnp.abs(center - of_key) <= self.reach)
+        sizes = (self.height, self.width)
+        for size, query_place, key_place in zip(sizes, self.place(query), self.place(key), strict=True):
+            center = jnp.clip(query_place, self.reach, size - 1 - self.reach)
+            seen = seen & (jnp.abs(center - key_place) <= self.reach)
         return seen
 
 
@@ -150,7 +151,7 @@ def temporal_head(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return (query < 3) | (key < 3) | ((query - 3) % 3 == (key - 3) % 3)
 
 
-def of_document(documents_BxN: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+def same_document(documents_BxN: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
     return documents_BxN[batch, query] == documents_BxN[batch, key]
 
 
@@ -184,7 +185,7 @@ def flamingo(intervals_IxE: Any, batch: Any, head: Any, query: Any, key: Any) ->
     return (query >= intervals_IxE[image, 0]) & (query < intervals_IxE[image, 1])
 
 
-def of_the_tree(is_ancestor_QxQ: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+def tree_of_drafts(is_ancestor_QxQ: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
     """Drafts of speculative decoding: a token sees the six before all drafts and its own ancestors."""
     return (key < 6) | ((query >= 6) & is_ancestor_QxQ[jnp.maximum(query - 6, 0), jnp.maximum(key - 6, 0)])
 
@@ -236,8 +237,8 @@ def from_table(table_HxR: Any, logits: Any, batch: Any, head: Any, query: Any, k
     return logits + table_HxR[head, jnp.clip(query - key, -3, 3) + 3]
 
 
-def from_tokens(of_query_N: Any, of_key_N: Any, logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
-    return logits + of_query_N[query] * of_key_N[key]
+def from_tokens(query_bias_N: Any, key_bias_N: Any, logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
+    return logits + query_bias_N[query] * key_bias_N[key]
 
 
 def latent_rotary(q_BxQxHxD: Any, k_BxKxD: Any, logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
@@ -307,7 +308,7 @@ def example_cases() -> dict[str, Example]:
         ),
         "documents by a function, causal": Example(
             seen(lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j] and j <= i),
-            Mask(causal=True, function=Partial(of_document, DOCUMENTS)),
+            Mask(causal=True, function=Partial(same_document, DOCUMENTS)),
         ),
         "documents with a prefix each": Example(
             seen(
@@ -342,7 +343,7 @@ def example_cases() -> dict[str, Example]:
         ),
         "tree of drafts": Example(
             seen(lambda b, h, i, j: j < 6 or (i >= 6 and is_ancestor(i - 6, j - 6))),
-            Mask(function=Partial(of_the_tree, tree)),
+            Mask(function=Partial(tree_of_drafts, tree)),
         ),
         "pages": Example(
             seen(lambda b, h, i, j: 0 <= logical(b, j) <= i), Mask(function=Partial(Partial(paged, causal), PAGES))
@@ -396,9 +397,9 @@ def example_cases() -> dict[str, Example]:
             table={"table_HxR": (HEADS, 7)},
         ),
         "a learned bias of tokens": Example(
-            changed(lambda s, b, h, i, j, x: s + x["of_query_N"][i] * x["of_key_N"][j]),
+            changed(lambda s, b, h, i, j, x: s + x["query_bias_N"][i] * x["key_bias_N"][j]),
             modification=from_tokens,
-            table={"of_query_N": (LENGTH,), "of_key_N": (LENGTH,)},
+            table={"query_bias_N": (LENGTH,), "key_bias_N": (LENGTH,)},
         ),
         "latent attention": Example(
             changed(lambda s, b, h, i, j, x: s + 0.3 * x["q_BxQxHxD"][b, i, h] @ x["k_BxKxD"][b, j]),

@@ -106,8 +106,8 @@ def test_it_is_as_torch_defines_it(sizes: str, masked: str, backend: Backend) ->
         else:
             call = {"bias": jax.device_put(added.astype(np.float32))}
 
-        def logit(score: float, b: int, h: int, i: int, j: int, given: Arrays) -> float:
-            table = np.broadcast_to(given["bias"] if finite else added, (BATCH, heads, queries, keys))
+        def logit(score: float, b: int, h: int, i: int, j: int, arrays: Arrays) -> float:
+            table = np.broadcast_to(arrays["bias"] if finite else added, (BATCH, heads, queries, keys))
             return score + table[b, h, i, j]
 
         rule = rule._replace(logit=logit)

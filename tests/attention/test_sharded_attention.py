@@ -207,7 +207,7 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * max(1, np.abs(other).max()))
 
 
-def of_own_text(texts_BxN: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+def same_text(texts_BxN: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
     return texts_BxN[batch, query] == texts_BxN[batch, key]
 
 
@@ -225,7 +225,7 @@ def test_the_arrays_of_functions_are_whole_on_every_device(how: SequenceParallel
 
     def loss(q: Any, k: Any, v: Any, table: Any) -> Any:
         params = AttentionParameters(logit_modification=jax.tree_util.Partial(from_table, table))
-        mask = Mask(causal=True, function=jax.tree_util.Partial(of_own_text, texts))
+        mask = Mask(causal=True, function=jax.tree_util.Partial(same_text, texts))
         spec = AttentionSpec(backend=BLOCKWISE)
         with use_placement(placement((2, 1, 2, 2), EVERYTHING, how)):
             return jnp.sum(weight * attend(q, k, v, spec=spec, mask=mask, params=params)[0])

@@ -110,8 +110,10 @@ def check_function(name: str, function: Any, arguments: str) -> None:
     """
     if not callable(function):
         raise TypeError(f"{name} is {describe_value(function)}; give a function of {arguments}")
+    if is_pytree(function):
+        return
     try:
-        hash(jax.tree.structure(function) if is_pytree(function) else function)
+        hash(function)
     except TypeError:
         raise TypeError(
             f"{name}={function} cannot be hashed; give a function, a frozen dataclass without arrays, or with arrays "

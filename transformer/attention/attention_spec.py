@@ -104,7 +104,7 @@ class AttentionSpec:
         check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
         check_logit_modification(self.logit_modification)
-        if is_pytree(self.logit_modification) and self.logit_modification is not None:
+        if self.logit_modification is not None and is_pytree(self.logit_modification):
             raise TypeError(
                 "logit_modification has arrays, which a spec cannot hold; "
                 "give params=AttentionParameters(logit_modification=...)"

@@ -333,6 +333,7 @@ def fold_key_blocks(
         The carry after the last block.
     """
     k_blocks, index = _split_into_indexed_blocks(k, block)
+    has_several_blocks = max(queries, k.shape[1]) > block
 
     def fold_key_block(carry: Any, part: Any) -> tuple[Any, None]:
         k_block, v_block, key = part
@@ -343,7 +344,7 @@ def fold_key_blocks(
             )
             return fold(carry, part, v_block)
 
-        any_visible = any_key_visible(terms.mask, query, key)
+        any_visible = any_key_visible(terms.mask, query, key) if has_several_blocks else None
         return (
             compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, lambda same: same, carry)
         ), None
@@ -439,6 +440,7 @@ def blockwise_backward(
     queries, keys = q.shape[1], k.shape[1]
     (k_blocks, key_index), v_blocks = _split_into_indexed_blocks(k, block), _split_into_blocks(v, block)
     wide_terms = [x.astype(wide) for x in terms.differentiable_arrays()]
+    has_several_blocks = max(queries, keys) > block
 
     def accumulate_query_block(carry: Any, part: Any) -> tuple[Any, Any]:
         d_k, d_v, d_terms = carry
@@ -477,7 +479,7 @@ def blockwise_backward(
             def skip(carry: Any) -> tuple[Any, Any]:
                 return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
 
-            any_visible = any_key_visible(terms.mask, query, key)
+            any_visible = any_key_visible(terms.mask, query, key) if has_several_blocks else None
             return compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, skip, carry)
 
         start = (jnp.zeros(q_block.shape, wide), d_terms)

@@ -39,11 +39,11 @@ def is_pytree(value: Any) -> bool:
 )
 def pytree_dataclass[T](cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree of its fields, except those declared as `static_field`."""
-    made: Any = dataclasses.dataclass(frozen=True)(cls)
-    fields = dataclasses.fields(made)
+    frozen_class: Any = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(frozen_class)
     functions = {field.name for field in fields if field.metadata.get("function")}
     if not functions:
-        return jax.tree_util.register_dataclass(made)
+        return jax.tree_util.register_dataclass(frozen_class)
     names = tuple(field.name for field in fields if not field.metadata.get("static"))
     static_names = tuple(field.name for field in fields if field.metadata.get("static") or field.name in functions)
 
@@ -60,12 +60,12 @@ def pytree_dataclass[T](cls: type[T]) -> type[T]:
         return children, tuple(static_value(tree, name) for name in static_names)
 
     def unflatten(static_values: tuple[Any, ...], children: Iterable[Any]) -> Any:
-        fields = dict(zip(names, children, strict=True))
-        static_fields = dict(zip(static_names, static_values, strict=True))
-        return made(**fields | {name: value for name, value in static_fields.items() if fields.get(name) is None})
+        values = dict.fromkeys(names) | dict(zip(static_names, static_values, strict=True))
+        present = {name: child for name, child in zip(names, children, strict=True) if child is not None}
+        return frozen_class(**values | present)
 
-    jax.tree_util.register_pytree_with_keys(made, flatten, unflatten)
-    return made
+    jax.tree_util.register_pytree_with_keys(frozen_class, flatten, unflatten)
+    return frozen_class
 
 
 def field_axes(tree: Any) -> list[tuple[str | None, ...]]:
