@@ -44,7 +44,9 @@ FOREIGN = {
 
 
 # Tables whose first column has the calls of another library, and that column of a row.
-FOREIGN_TABLE = re.compile(r"^\| TransformerLens \|.*\n(?:\|.*\n)+", re.MULTILINE)
+FOREIGN_TABLE = re.compile(
+    r"^\| (?:TransformerLens|PyTorch|flash-attention|FlexAttention) \|.*\n(?:\|.*\n)+", re.MULTILINE
+)
 FIRST_CELL = re.compile(r"^\|[^|]*\|", re.MULTILINE)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.attention.test_jax_kernels import LENGTHS, Shape, arrays, expected, mask_of, seen_by
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture
@@ -106,7 +106,7 @@ def test_cudnn_in_bfloat16(name: str) -> None:
     q, k, v, _ = (jnp.asarray(x, jnp.bfloat16) for x in arrays(shape))
     chosen = choose_backend(
         AttentionSpec(),
-        AttentionVariant.from_call(AttentionSpec(), mask_of(facts), bias=False),
+        AttentionVariant.from_call(AttentionSpec(), mask_of(facts), AttentionParameters(), bias=False),
         CallShape.from_arrays(q, k, v),
     )
     assert chosen is Backend.CUDNN

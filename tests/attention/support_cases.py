@@ -26,14 +26,14 @@ DROPOUT = 0.375
 STATISTICS = (ENTROPY, LARGEST_WEIGHT, FIRST_TOKEN, DISTANCE)
 
 
-def tilted(logits: Any, head: Any, query: Any, key: Any, /) -> Any:
-    """A function of logits and places that no two heads, queries or keys have alike."""
-    return logits / (1 + 0.25 * head) + 0.03 * logits * logits - 0.05 * (query - 2 * key)
+def tilted(logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
+    """A function of logits and places that no two examples, heads, queries or keys have alike."""
+    return logits / (1 + 0.25 * head + 0.1 * batch) + 0.03 * logits * logits - 0.05 * (query - 2 * key)
 
 
-def leaves_out_fifths(query: Any, key: Any) -> Any:
-    """A function of positions that hides some keys of every query."""
-    return (3 * query + 2 * key) % 5 < 3
+def leaves_out_fifths(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A function of places that hides some keys of every query, of each example and head others."""
+    return (batch + 2 * head + 3 * query + 2 * key) % 5 < 3
 
 
 STATIC_FACTS = ("causal", "window", "function")

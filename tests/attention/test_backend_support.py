@@ -18,7 +18,7 @@ from tests.attention import support_cases as support
 from tests.attention.support_cases import Cell, Sizes
 from tests.oracles import attention_equations
 from transformer.attention.api import attend, weighted_sum
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     AttentionVariant,
@@ -32,7 +32,7 @@ from transformer.attention.backends import (
 )
 from transformer.attention.capture import capture_weights
 from transformer.attention.logit_modification import Softcap
-from transformer.attention.masks import Mask
+from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, normalize
 from transformer.attention.positions import AttentionPosition
 from transformer.attention.scores import Score
@@ -277,7 +277,7 @@ def test_modified_logits_are_the_oracles(cell: Cell) -> None:
 def test_a_planted_fault_in_a_modification_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Softcap, "__call__", lambda self, logits, *_: jnp.clip(logits, -self.cap, self.cap))
     monkeypatch.setitem(
-        support.MODIFICATIONS, "logit_modification", lambda x, head, q, k: support.tilted(x, head, k, q)
+        support.MODIFICATIONS, "logit_modification", lambda x, batch, head, q, k: support.tilted(x, batch, head, k, q)
     )
     for cell in MODIFIED:
         assert any("output" in found for found in faults_of(cell, level=0)), cell
@@ -293,13 +293,37 @@ def test_what_is_no_function_of_logits_is_refused(wrong: Any, says: str) -> None
     assert "\n" not in str(caught.value)
 
 
+def test_a_function_is_refused_where_it_does_not_belong() -> None:
+    """With arrays it is no part of a spec, without it is no parameter, and there is one; numbers make a dense mask."""
+    with_array = jax.tree_util.Partial(support.tilted, jax.device_put(np.float32(1)))
+    q = jax.device_put(np.ones((1, 2, 1, 4), np.float32))
+    spec = AttentionSpec(logit_modification=support.tilted)
+    for call, error, says in (
+        (lambda: AttentionSpec(logit_modification=with_array), TypeError, "which a spec cannot hold"),
+        (
+            lambda: attend(q, q, q, params=AttentionParameters(logit_modification=support.tilted)),
+            TypeError,
+            "has no arrays; give spec=AttentionSpec",
+        ),
+        (
+            lambda: attend(q, q, q, spec=spec, params=AttentionParameters(logit_modification=with_array)),
+            ValueError,
+            "two modifications of the same logits",
+        ),
+        (lambda: dense_mask(Mask(function=support.leaves_out_fifths), 2, 2, heads=1), ValueError, "both numbers"),
+    ):
+        with pytest.raises(error, match=says) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("backend", [Backend.XLA, Backend.CUDNN, Backend.SPLASH])
 def test_a_backend_refuses_functions_that_it_does_not_compute(backend: Backend) -> None:
     at = dataclasses.replace(CPU, platform="gpu", dtype="bfloat16")
     takes_caps = backend is Backend.SPLASH
     for modification in (support.tilted, *(() if takes_caps else (Softcap(2.0),))):
         spec = AttentionSpec(backend=backend, logit_modification=modification)
-        variant = AttentionVariant.from_call(spec, Mask(), bias=False)
+        variant = AttentionVariant.from_call(spec, Mask(), AttentionParameters(), bias=False)
         named = "softcap" if isinstance(modification, Softcap) else "logit_modification"
         with pytest.raises(ValueError, match=f"backend={backend.value} does not take {named}"):
             choose_backend(spec, variant, at)

@@ -166,6 +166,25 @@ def test_every_name_on_the_page_exists(name: str, pages: dict[str, str], root: P
     assert strangers(pages[name], root) == []
 
 
+def test_every_call_beside_one_of_a_peer_runs_and_changes_the_output() -> None:
+    page = (GUIDES / "attention_from_peers.md").read_text()
+    namespace: dict[str, Any] = {}
+    with jax.disable_jit():
+        for code in blocks(page):
+            exec(code, namespace)
+        plain = np.asarray(attend(*(namespace[name] for name in "qkv"))[0])
+        calls = re.findall(r"^\| .* \| `(attend\(.*\))` \|$", page, re.MULTILINE)
+        assert len(calls) == len(re.findall(r"^\| (?!---)", page, re.MULTILINE)) - 3
+        for call in calls:
+            exec(f"output, attended = {call}", namespace)
+            output, attended = namespace["output"], namespace["attended"]
+            assert output.shape == plain.shape
+            assert np.isfinite(output).all(), call
+            options = call not in ("attend(q, k, v)", "attend(q, k, v, log_sum_exp=True)")
+            assert (np.abs(output - plain).max() > 1e-4) == options, call
+            assert (attended.log_sum_exp is not None) == ("log_sum_exp" in call)
+
+
 def test_a_name_that_does_not_exist_is_found(root: Path) -> None:
     page = "`atend` `Mask(casual=True)` `jax.nn.sofmax` `transformer/attend.py` [x](y.md) `Mask(causal=True)` `lax.x`"
     assert strangers(page, root) == ["y.md", "atend", "casual", "jax.nn.sofmax", "transformer/attend.py", "lax.x"]

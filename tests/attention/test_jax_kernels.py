@@ -17,6 +17,7 @@ from transformer.attention.attention_spec import AttentionParameters, AttentionS
 from transformer.attention.backends import AttentionVariant, CallShape, choose_backend
 from transformer.attention.blockwise import LogitScaling, LogitTerms
 from transformer.attention.capture import Capture
+from transformer.attention.indexed_function import index_function
 from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask
 from transformer.attention.positions import T5, AttentionPosition
@@ -211,7 +212,9 @@ def test_splash_is_told_how_far_a_query_sees(causal: bool, after: int, monkeypat
 
 def test_splash_is_told_the_cap_of_logits_that_a_temperature_has_divided() -> None:
     cap, temperature, logits = 30.0, 0.5, np.linspace(-80, 80, 9)
-    told = kernels.find_softcap(LogitTerms(Mask(), modification=Softcap(cap)), LogitScaling(1.0, temperature))
+    told = kernels.find_softcap(
+        LogitTerms(Mask(), modification=index_function(Softcap(cap), 1, 1)), LogitScaling(1.0, temperature)
+    )
     capped = told * np.tanh(logits / temperature / told)
     np.testing.assert_allclose(capped, cap * np.tanh(logits / cap) / temperature, rtol=1e-12)
 

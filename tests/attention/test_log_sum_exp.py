@@ -48,7 +48,7 @@ SLOPES = 2.0 ** (-8 * (np.arange(HEADS) + 1) / HEADS)
 AWAY = np.abs(np.arange(LENGTH)[:, None] - np.arange(LENGTH))
 
 
-def by_head(logits: Any, head: Any, query: Any, key: Any, /) -> Any:
+def by_head(logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
     """A function that tells heads, queries and keys apart."""
     return logits * (1 + head) - 0.1 * (query - 2 * key)
 
@@ -70,7 +70,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, Any], Any]] = {
     "function": (
         {"logit_modification": by_head},
         {},
-        lambda x: by_head(x, np.arange(HEADS)[:, None, None], np.arange(LENGTH)[:, None], np.arange(LENGTH)),
+        lambda x: by_head(x, 0, np.arange(HEADS)[:, None, None], np.arange(LENGTH)[:, None], np.arange(LENGTH)),
     ),
     "alibi": ({"position": AttentionPosition.ALIBI}, {}, lambda x: x - SLOPES[:, None, None] * AWAY),
 }

@@ -25,6 +25,7 @@ from transformer.attention.masks import (
     local_predictive,
     predicted_center,
     visible_keys,
+    with_indexed_function,
 )
 from transformer.attention.normalizers import Reweighting
 from transformer.attention.positions import Alibi, AttentionPosition
@@ -33,9 +34,9 @@ B, H, Q, K, D = 2, 3, 5, 6, 4
 NEEDS = {"prefix": "causal", "center": "window"}
 
 
-def leaves_out_fifths(query: jax.Array, key: jax.Array) -> jax.Array:
-    """A rule of positions as a caller writes it."""
-    return (3 * query + 2 * key) % 5 < 3
+def leaves_out_fifths(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """A rule of places as a caller writes it."""
+    return (batch + 2 * head + 3 * query + 2 * key) % 5 < 3
 
 
 def facts_of(names: Any, seed: int) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def sees(facts: dict[str, Any], b: int, h: int, q: int, k: int) -> bool:
         return False
     if "order" in facts and facts["order"][1][b, k] >= facts["order"][0][b, q]:
         return False
-    if "function" in facts and (3 * position + 2 * k) % 5 >= 3:
+    if "function" in facts and (b + 2 * h + 3 * position + 2 * k) % 5 >= 3:
         return False
     return "allowed" not in facts or bool(np.broadcast_to(facts["allowed"], (B, H, Q, K))[b, h, q, k])
 
@@ -108,7 +109,8 @@ def whole(found: Any, *shape: int) -> np.ndarray:
 def check_grid_and_pairs(facts: dict[str, Any], seed: int) -> None:
     """On the whole grid, on some queries and keys in another order, and on keys that each query chose itself."""
     mask, answer, random = mask_of(facts), expected(facts), np.random.default_rng(seed)
-    np.testing.assert_array_equal(whole(dense_mask(mask, Q, K), B, H, Q, K), answer)
+    np.testing.assert_array_equal(whole(dense_mask(mask, Q, K, batch=B, heads=H), B, H, Q, K), answer)
+    mask = with_indexed_function(mask, B, H)
     query, key = random.permutation(Q)[:4], random.permutation(K)[:3]
     found = visible_keys(mask, *jax.device_put((np.int32(query), np.int32(key[None, None]))))
     np.testing.assert_array_equal(whole(found, B, H, 4, 3), answer[:, :, query][..., key])
@@ -160,7 +162,7 @@ def test_rows_that_see_are_those_with_any_key_in_the_dense_mask(monkeypatch: pyt
     blind = 0
     for names, seed in itertools.product([*single, *pairs, MASK_FIELDS], range(2)):
         facts = facts_of(names, seed) | ({"window": (0, 1)} if "window" in names else {})
-        found = rows_of(mask_of(facts))
+        found = rows_of(with_indexed_function(mask_of(facts), B, H))
         rows = expected(facts).any(-1)
         blind += np.sum(~rows)
         np.testing.assert_array_equal(whole(found, B, H, Q), rows, err_msg=str(facts))
@@ -290,7 +292,7 @@ class Document:
 
     size: int
 
-    def __call__(self, query: jax.Array, key: jax.Array) -> jax.Array:
+    def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
         return (query // self.size == key // self.size) & (key <= query)
 
 
@@ -312,26 +314,61 @@ def test_a_function_hides_what_it_says_in_every_program(backend: Backend) -> Non
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), by_function, by_segments)
 
 
-def test_blocks_that_a_function_hides_whole_are_not_computed() -> None:
-    """Their products would be NaN: keys of another text are infinite here, and no weight of 0 could undo that."""
-    length = 3 * blockwise.BLOCK
-    q, k, v = (np.ones((1, length, 1, 8), np.float32) for _ in range(3))
-    k[:, blockwise.BLOCK :] = np.inf
-    spec, mask = AttentionSpec(backend=Backend.BLOCKWISE), Mask(function=Document(blockwise.BLOCK))
-    output = np.asarray(jax.jit(lambda q, k, v: attend(q, k, v, spec=spec, mask=mask)[0])(q, k, v))
-    assert np.isfinite(output[:, : blockwise.BLOCK]).all()
+TEXTS = jax.device_put(np.arange(3 * blockwise.BLOCK, dtype=np.int32)[None] // blockwise.BLOCK)
 
 
 @pytest.mark.parametrize(
     "mask",
-    [Mask(causal=True), Mask(window=(2, 1)), Mask(causal=True, window=(3, 0))],
-    ids=["causal", "window", "causal window"],
+    [Mask(function=Document(blockwise.BLOCK)), Mask(segments=(TEXTS, TEXTS))],
+    ids=["function", "segments"],
 )
-def test_a_block_is_left_out_where_none_of_its_queries_sees_a_key(mask: Mask) -> None:
-    seen = whole(dense_mask(mask, 12, 12), 1, 1, 12, 12)[0, 0]
+def test_blocks_that_are_hidden_whole_are_not_computed(mask: Mask) -> None:
+    """Their products would be NaN: keys of another text are infinite here, and no weight of 0 could undo that."""
+    length = 3 * blockwise.BLOCK
+    q, k, v = (np.ones((1, length, 1, 8), np.float32) for _ in range(3))
+    k[:, blockwise.BLOCK :] = np.inf
+    spec = AttentionSpec(backend=Backend.BLOCKWISE)
+
+    def loss(q: Any, k: Any, v: Any) -> jax.Array:
+        return jnp.sum(attend(q, k, v, spec=spec, mask=mask)[0][:, : blockwise.BLOCK])
+
+    value, slope = jax.jit(jax.value_and_grad(loss))(q, k, v)
+    assert np.isfinite(value)
+    assert np.isfinite(np.asarray(slope)[:, : blockwise.BLOCK]).all()
+
+
+def differs_by_head(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    """Only the second head of three sees the keys of the last third, and of these only the second example."""
+    return (key // 4 == query // 4) & (key < 8) | (head == 1) & (batch == 1) & (key > 9) & (query < 4)
+
+
+def hidden_from_blocks() -> dict[str, Mask]:
+    lengths, texts = np.int32([12, 5]), np.int32([[0] * 6 + [1] * 6, [0] * 4 + [1] * 8])
+    allowed = np.zeros((2, 1, 12, 12), bool)
+    allowed[1, 0, 2, 7] = allowed[0, 0, 11, 0] = True
+    return {
+        "causal": Mask(causal=True),
+        "window": Mask(window=(2, 1)),
+        "causal window": Mask(causal=True, window=(3, 0)),
+        "segments": Mask(segments=(jax.device_put(texts), jax.device_put(texts))),
+        "lengths and causal": Mask(causal=True, key_lengths=jax.device_put(lengths - 5)),
+        "prefix": Mask(causal=True, prefix=jax.device_put(lengths - 5)),
+        "allowed": Mask(allowed=jax.device_put(allowed)),
+        "function": Mask(function=differs_by_head),
+        "function and window": Mask(function=differs_by_head, window=(12, 1)),
+    }
+
+
+@pytest.mark.parametrize("name", hidden_from_blocks())
+def test_a_block_is_left_out_where_none_of_its_queries_sees_a_key(name: str) -> None:
+    mask = with_indexed_function(hidden_from_blocks()[name], 2, 3)
+    seen = whole(dense_mask(mask, 12, 12), 2, 3, 12, 12).any((0, 1))
+    left_out = 0
     for query, key in itertools.product(np.arange(12).reshape(-1, 4), np.arange(12).reshape(-1, 3)):
         found = blockwise.any_key_visible(mask, *jax.device_put((np.int32(query), np.int32(key))))
         assert bool(found) == seen[np.ix_(query, key)].any()
+        left_out += not found
+    assert left_out
 
 
 def test_a_window_of_nothing_but_the_query_itself_gives_its_value() -> None:

@@ -18,7 +18,7 @@ from tests.attention.support_cases import Cell, Sizes
 from tests.attention.test_backend_support import CPU, KEY, cotangents_of, expected_of
 from tests.oracles import attention_equations
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import BACKENDS, AttentionVariant, CallShape, choose_backend, unsupported_reason
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
@@ -84,9 +84,10 @@ CASES = {
     ),
     "a soft cap in a ring, heads divided": Case((1, 1, 2, 2), EVERYTHING, BLOCKWISE, ("softcap",)),
     "sinks in a ring, heads divided": Case((1, 1, 2, 2), EVERYTHING, BLOCKWISE, ("sinks",)),
-    "a function of heads and places, all divided": Case(
-        (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("logit_modification",), how=GATHER
+    "a function of logits and places in a ring, all divided": Case(
+        (2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("logit_modification",)
     ),
+    "a mask function in a ring, all divided": Case((2, 1, 2, 2), EVERYTHING, BLOCKWISE, ("function",)),
     "all gathered, dense": Case(
         (2, 1, 2, 2),
         EVERYTHING,
@@ -117,7 +118,6 @@ OTHERS = (
         for how, backend in ((RING, BLOCKWISE), (GATHER, BLOCKWISE), (GATHER, Backend.XLA), (GATHER, EINSUM))
         for facts in table_masks()
         if unsupported_reason(backend, AttentionVariant(features=facts)) is None
-        and not (how is RING and "logit_modification" in facts)
     }
     | {
         f"{how.value}, splash, {'+'.join(facts) or 'none'}": Case(
@@ -205,6 +205,49 @@ def test_a_mesh_computes_what_one_device_does_and_what_the_oracle_says(case: Cas
                 np.testing.assert_allclose(rise, slope, rtol=2e-3, atol=2e-5, err_msg=name)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(of_one), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-6 * max(1, np.abs(other).max()))
+
+
+def same_text(texts_BxN: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    return texts_BxN[batch, query] == texts_BxN[batch, key]
+
+
+def from_table(table_HxR: Any, logits: Any, batch: Any, head: Any, query: Any, key: Any, /) -> Any:
+    return logits + table_HxR[head, query - key + 8] * (1 + batch)
+
+
+@pytest.mark.parametrize("how", [RING, GATHER], ids=lambda how: how.value)
+def test_the_arrays_of_functions_are_whole_on_every_device(how: SequenceParallel) -> None:
+    """Output and gradients, of the table too, are those of one device in float64."""
+    random = np.random.default_rng(0)
+    q, k, v = (random.normal(size=(2, 8, 4, 4)).astype(np.float32) for _ in range(3))
+    table, texts = random.normal(size=(4, 16)).astype(np.float32), np.int32([[0] * 3 + [1] * 5, [0] * 6 + [1] * 2])
+    weight = random.normal(size=v.shape).astype(np.float32)
+
+    def loss(q: Any, k: Any, v: Any, table: Any) -> Any:
+        params = AttentionParameters(logit_modification=jax.tree_util.Partial(from_table, table))
+        mask = Mask(causal=True, function=jax.tree_util.Partial(same_text, texts))
+        spec = AttentionSpec(backend=BLOCKWISE)
+        with use_placement(placement((2, 1, 2, 2), EVERYTHING, how)):
+            return jnp.sum(weight * attend(q, k, v, spec=spec, mask=mask, params=params)[0])
+
+    found, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(q, k, v, table)
+
+    def loss_of(arrays: dict[str, np.ndarray]) -> float:
+        logits = np.einsum("bihd,bjhd->bhij", arrays["q"], arrays["k"]) / 2
+        distance = np.subtract.outer(np.arange(8), np.arange(8))
+        logits = logits + arrays["table"][:, distance + 8] * np.array([1, 2])[:, None, None, None]
+        seen = (texts[:, :, None] == texts[:, None]) & (distance >= 0)
+        powers = np.exp(logits) * seen[:, None]
+        output = np.einsum("bhij,bjhd->bihd", powers / powers.sum(-1, keepdims=True), arrays["v"])
+        return float(np.sum(weight * output))
+
+    wide = {name: x.astype(np.float64) for name, x in zip(("q", "k", "v", "table"), (q, k, v, table), strict=True)}
+    np.testing.assert_allclose(found, loss_of(wide), rtol=1e-5)
+    for (name, x), gradient in zip(wide.items(), gradients, strict=True):
+        direction = random.normal(size=x.shape)
+        ahead, behind = (loss_of(wide | {name: x + step * direction}) for step in (1e-5, -1e-5))
+        rise = np.sum(np.float64(gradient) * direction)
+        np.testing.assert_allclose(rise, (ahead - behind) / 2e-5, rtol=0, atol=1e-4, err_msg=name)
 
 
 def test_long_maps_and_single_examples_are_captured_alike() -> None:
@@ -310,16 +353,11 @@ def shaped(here: Placement, spec: AttentionSpec, queries: int, keys: int, **opti
         (AttentionSpec(Score.LOCATION), {}, "does not take score=location"),
         (AttentionSpec(position=AttentionPosition.SHAW), {}, "does not take position=shaw"),
         (AttentionSpec(dropout=0.5), {"train": True, "key": KEY}, "does not take dropout"),
-        (
-            AttentionSpec(logit_modification=support.tilted),
-            {},
-            "does not take logit_modification, a function",
-        ),
     ],
 )
 def test_a_ring_refuses_what_does_not_go_in_blocks(spec: AttentionSpec, options: Any, says: str) -> None:
     here = placement((1, 1, 1, 2), RULES["sp"])
-    combination = AttentionVariant.from_call(spec, Mask(), bias=False, train="train" in options)
+    combination = AttentionVariant.from_call(spec, Mask(), AttentionParameters(), bias=False, train="train" in options)
     at = dataclasses.replace(CPU, sequence_parallel=RING)
     with pytest.raises(ValueError, match=says) as caught:
         choose_backend(spec, combination, at)

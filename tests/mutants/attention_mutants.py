@@ -55,6 +55,42 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/attention/test_masks.py",),
     ),
     Mutant(
+        "transformer/attention/attention_spec.py",
+        "return spec.logit_modification if params.logit_modification is None else params.logit_modification",
+        "return spec.logit_modification",
+        ("tests/attention/test_flex_examples.py",),
+    ),
+    Mutant(
+        "transformer/attention/blockwise.py",
+        "return None if visible is None else jnp.any(visible)",
+        "return None if visible is None else jnp.any(visible[:, :1])",
+        ("tests/attention/test_masks.py",),
+    ),
+    Mutant(
+        "transformer/attention/blockwise.py",
+        "return self.bias, self.position, self.modification",
+        "return self.bias, self.position, None",
+        ("tests/attention/test_flex_examples.py",),
+    ),
+    Mutant(
+        "transformer/attention/indexed_function.py",
+        "self.batch_B[:, None, None, None]",
+        "self.batch_B[:1, None, None, None]",
+        ("tests/attention/test_flex_examples.py",),
+    ),
+    Mutant(
+        "transformer/attention/indexed_function.py",
+        "query, key = query + self.start, key + self.start",
+        "query, key = query, key + self.start",
+        ("tests/attention/test_sharded_attention.py",),
+    ),
+    Mutant(
+        "transformer/attention/indexed_function.py",
+        "jnp.arange(heads, dtype=jnp.int32))",
+        "jnp.zeros(heads, jnp.int32))",
+        ("tests/attention/test_flex_examples.py",),
+    ),
+    Mutant(
         "transformer/attention/capture.py",
         "measured[name] * captured.counts[name]",
         "measured[name]",
@@ -128,8 +164,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/kernels.py",
-        "return terms.modification.cap / scaling.temperature if isinstance(terms.modification, Softcap) else None",
-        "return terms.modification.cap if isinstance(terms.modification, Softcap) else None",
+        "return modification.cap / scaling.temperature if isinstance(modification, Softcap) else None",
+        "return modification.cap if isinstance(modification, Softcap) else None",
         ("tests/attention/test_jax_kernels.py",),
     ),
     Mutant(

@@ -18,7 +18,7 @@ class Kind(NamedTuple):
 
     `kept`: which weights dropout at the rate `dropout` leaves in training, `B H Q K`; without it all.
     `bidirectional` and `max_distance` are of T5's buckets. `softcap`: the bound c of c tanh(score / c).
-    `modification`: another function of each score, its head, the position of its query and that of its key.
+    `modification`: another function of each score, its example, its head and the positions of its query and key.
     """
 
     score: str
@@ -62,7 +62,7 @@ def attention(kind: Kind, arrays: Arrays, facts: Facts) -> Answer:
     if kind.modification is not None:
         changed = np.empty_like(logits)
         for b, h, q, k in np.ndindex(logits.shape):
-            changed[b, h, q, k] = kind.modification(logits[b, h, q, k], h, position_BxQ[b, q], k)
+            changed[b, h, q, k] = kind.modification(logits[b, h, q, k], b, h, position_BxQ[b, q], k)
         logits = changed
     logits = logits + relative_bias(kind, arrays, position_BxQ) + arrays.get("bias", 0.0)
     logits = logits / kind.temperature
@@ -146,7 +146,10 @@ def visible(facts: Facts, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarra
     if "allowed" in facts:
         seen = seen & np.asarray(facts["allowed"])
     if "function" in facts:
-        seen = seen & facts["function"](position, key)
+        heads = arrays["q"].shape[2]
+        seen = seen & facts["function"](
+            np.arange(batch)[:, None, None, None], np.arange(heads)[None, :, None, None], position, key
+        )
     return seen
 
 

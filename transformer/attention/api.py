@@ -17,7 +17,13 @@ from transformer.attention.attend_checks import (
     check_score_call,
     check_weighted_sum_call,
 )
-from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend, check_logit_modification
+from transformer.attention.attention_spec import (
+    AttentionParameters,
+    AttentionSpec,
+    Backend,
+    check_logit_modification,
+    resolve_logit_modification,
+)
 from transformer.attention.backends import (
     AttentionVariant,
     CallShape,
@@ -33,10 +39,18 @@ from transformer.attention.capture import (
     capture_weights,
     check_capture,
 )
+from transformer.attention.indexed_function import IndexedFunction, index_function
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.kernels import attend_with_kernel, log_sum_exp_with_kernel
 from transformer.attention.logit_modification import LogitModification
-from transformer.attention.masks import Mask, dense_mask, query_positions, zero_hidden_keys, zero_padded_queries
+from transformer.attention.masks import (
+    Mask,
+    dense_mask,
+    query_positions,
+    with_indexed_function,
+    zero_hidden_keys,
+    zero_padded_queries,
+)
 from transformer.attention.normalizers import (
     NormalizedWeights,
     Reweighting,
@@ -167,7 +181,7 @@ def score(
 
     Raises:
         TypeError: If `kind` or `position` is not a member of its enum, if `params` belong to another score, or if the
-            keys need preparation and were not prepared, or if `modification` is not a hashable function.
+            keys need preparation and were not prepared, or if `modification` is not a function.
         ValueError: If the keys were prepared for another score or position, if shapes do not match, or if the score has
             no such scale or position scheme.
     """
@@ -187,7 +201,7 @@ def score(
         positions,
         consecutive=consecutive,
         scale=scale,
-        modification=modification,
+        modification=index_function(modification, q_BxQxHxD.shape[0], q_BxQxHxD.shape[2]),
         bias=bias,
     )
 
@@ -249,7 +263,8 @@ def attend(
             softmax.
         mask: Which keys each query may see; by default all of them.
         bias: Added to the logits; minus infinity hides a key.
-        params: Trained parameters of the score and of the position scheme, and sinks; None where there are none.
+        params: Trained parameters of the score and of the position scheme, sinks, and a modification of the logits that
+            has arrays; None where there are none.
         key: Random key for sampling normalizers and for `spec.dropout`; used in training only.
         train: Whether to apply dropout and sampling.
         capture: Which maps and statistics to return; None captures nothing. Weights are captured before dropout.
@@ -289,8 +304,7 @@ def attend(
     k = zero_hidden_keys(mask, k_BxKxGxC, q.shape[1], bias)
     v = zero_hidden_keys(mask, v_BxKxGxDv, q.shape[1], bias)
     shards = attention_sharding(q, k)
-    sinks = params.sinks_H
-    variant = AttentionVariant.from_call(spec, mask, bias=bias is not None, sinks=sinks is not None, train=train)
+    variant = AttentionVariant.from_call(spec, mask, params, bias=bias is not None, train=train)
     shape = CallShape.from_arrays(q, k, v, shards)
     # The softmax is in `_attend_dense` (EINSUM), `blockwise.attend_query_block` (BLOCKWISE), or in the kernel of a
     # library (XLA, CUDNN, SPLASH; transformer.attention.kernels).
@@ -301,6 +315,8 @@ def attend(
         log_backend_choice(backend, variant, shape)
     function = resolve_score_function(spec.score, params.score)
     scheme = resolve_position_scheme(spec.position, params.position)
+    mask = with_indexed_function(mask, q.shape[0], q.shape[2])
+    modification = index_function(resolve_logit_modification(spec, params), q.shape[0], q.shape[2])
 
     if backend is Backend.EINSUM:
         # The compiler divides this program, by where its inputs lie: each query with all keys.
@@ -309,15 +325,26 @@ def attend(
             k = shards.constrain(k, "batch", None, "groups", None)
             v = shards.constrain(v, "batch", None, "groups", None)
         output, attended = _attend_dense(
-            q, k, v, spec, mask, bias, function, scheme, sinks, key, train, capture, wants_log_sum=log_sum_exp
+            q,
+            k,
+            v,
+            spec,
+            mask,
+            bias,
+            function,
+            scheme,
+            modification,
+            params.sinks_H,
+            key,
+            train,
+            capture,
+            wants_log_sum=log_sum_exp,
         )
         return output if shards is None else shards.constrain(output, "batch", "length", "heads", None), attended
 
     q = function.query(scheme.encode_queries(q, query_positions(mask, q.shape[1])))
     k = _transform_keys(k, function, scheme)
-    modification = spec.logit_modification
-    head_H = None if modification is None else jnp.arange(q.shape[2], dtype=jnp.int32)
-    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None, modification, head_H, sinks)
+    terms = LogitTerms(mask, bias, scheme if scheme.adds_position_bias else None, modification, params.sinks_H)
     scaling = LogitScaling(function.scale(q.shape[-1], spec.scale), spec.temperature)
     interpret = uses_interpret_mode(backend, shape)
     if shards is not None:
@@ -348,6 +375,7 @@ def _attend_dense(
     bias: Array | None,
     function: ScoreFunction,
     scheme: PositionScheme,
+    modification: IndexedFunction | None,
     sinks_H: Array | None,
     key: Array | None,
     train: bool,
@@ -366,7 +394,7 @@ def _attend_dense(
         positions,
         consecutive=True,
         scale=spec.scale,
-        modification=spec.logit_modification,
+        modification=modification,
         bias=bias,
     )
     if spec.temperature != 1:
@@ -412,7 +440,7 @@ def _compute_logits(
     *,
     consecutive: bool,
     scale: float | None,
-    modification: LogitModification | None,
+    modification: IndexedFunction | None,
     bias: Array | None,
 ) -> Array:
     """modification((score + position products) scale) + position bias + bias, in float32 or wider."""
@@ -425,8 +453,7 @@ def _compute_logits(
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
     if modification is not None:
-        head_1xHx1x1 = jnp.arange(heads, dtype=jnp.int32)[None, :, None, None]
-        logits_BxHxQxK = modification(logits_BxHxQxK, head_1xHx1x1, positions[:, None, :, None], key_1x1xK[:, None])
+        logits_BxHxQxK = modification(positions[:, None, :, None], key_1x1xK[:, None], logits_BxHxQxK)
     position_bias = scheme.position_bias(positions, key_1x1xK, heads, dtype)
     for term in (position_bias, bias):
         if term is not None:

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.attention.pytree_dataclass import is_pytree
+
 SEQUENCE_AXES = "[batch, length, heads, depth]"
 MAP_AXES = "[batch, heads, queries, keys]"
 
@@ -96,7 +98,7 @@ def check_heads(
 
 
 def check_function(name: str, function: Any, arguments: str) -> None:
-    """Check that an argument is a function that can be part of a program's key.
+    """Check that an argument is a function, and a pytree or something that can be part of a program's key.
 
     Args:
         name: The argument's name.
@@ -108,11 +110,14 @@ def check_function(name: str, function: Any, arguments: str) -> None:
     """
     if not callable(function):
         raise TypeError(f"{name} is {describe_value(function)}; give a function of {arguments}")
+    if is_pytree(function):
+        return
     try:
         hash(function)
     except TypeError:
         raise TypeError(
-            f"{name}={function} cannot be hashed; give a function or a frozen dataclass without arrays"
+            f"{name}={function} cannot be hashed; give a function, a frozen dataclass without arrays, or with arrays "
+            "jax.tree_util.Partial(function, *arrays)"
         ) from None
 
 

@@ -13,10 +13,17 @@ from transformer.attention.argument_checks import (
     describe_value,
     is_array,
 )
-from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, check_scale, incompatible_reason
+from transformer.attention.attention_spec import (
+    AttentionParameters,
+    AttentionSpec,
+    check_logit_modification,
+    check_scale,
+    incompatible_reason,
+)
 from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
+from transformer.attention.pytree_dataclass import is_pytree
 from transformer.attention.scores import SCORES, Score, ScoreFunction, resolve_score_function
 
 
@@ -52,6 +59,12 @@ def check_attend_call(
     resolve_score_function(spec.score, params.score).check(q.shape, k.shape, "k")
     if params.position is not None:
         params.position.check(q, v.shape[3])
+    check_logit_modification(params.logit_modification, "params.logit_modification")
+    if not is_pytree(params.logit_modification):
+        raise TypeError(
+            f"params.logit_modification={params.logit_modification} has no arrays; "
+            "give spec=AttentionSpec(logit_modification=...)"
+        )
     if params.sinks_H is not None:
         check_floats("params.sinks_H", params.sinks_H)
         if params.sinks_H.shape != q.shape[2:3]:

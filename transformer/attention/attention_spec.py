@@ -11,6 +11,7 @@ from transformer.attention.inverted_dropout import check_dropout_rate
 from transformer.attention.logit_modification import LogitModification
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
+from transformer.attention.pytree_dataclass import is_pytree
 from transformer.attention.scores import SCORES, Score, ScoreFunction
 
 
@@ -23,11 +24,14 @@ class AttentionParameters(NamedTuple):
         sinks_H: [H]. The logit of each head's sink, a key without a value that every query sees, for softmax alone:
             w_k = exp(s_k) / (exp(sink) + sum_j exp(s_j)), so that a head may look at nothing (OpenAI 2025, gpt-oss
             model card, section 2.2). A sink of 0 adds one to the denominator.
+        logit_modification: A function of the scaled logits that has arrays, such as a `jax.tree_util.Partial`, in place
+            of the spec's.
     """
 
     score: ScoreFunction | None = None
     position: PositionScheme | None = None
     sinks_H: jax.Array | None = None
+    logit_modification: LogitModification | None = None
 
 
 class Backend(enum.Enum):
@@ -71,7 +75,8 @@ class AttentionSpec:
         backend: The program that computes it.
         scale: Factor on the logits in place of 1 / sqrt(D), for scaled_dot only.
         temperature: Divides all logits: softmax(logits / temperature).
-        logit_modification: A function of the scaled logits, such as `Softcap`; None changes nothing.
+        logit_modification: A function of the scaled logits, such as `Softcap`; None changes nothing. One with arrays
+            belongs to `AttentionParameters`.
         dropout: Probability of zeroing a weight in training; the others are scaled by 1 / (1 - dropout). It is applied
             after the normalizer and the reweighting (as in the published code of Vaswani et al. 2017 and Devlin et al.
             2019).
@@ -99,6 +104,11 @@ class AttentionSpec:
         check_scale(self.scale, self.score)
         check_positive("temperature", self.temperature)
         check_logit_modification(self.logit_modification)
+        if self.logit_modification is not None and is_pytree(self.logit_modification):
+            raise TypeError(
+                "logit_modification has arrays, which a spec cannot hold; "
+                "give params=AttentionParameters(logit_modification=...)"
+            )
         check_dropout_rate("dropout", self.dropout)
 
 
@@ -108,14 +118,28 @@ def incompatible_reason(kind: Score, position: AttentionPosition) -> str | None:
     return None if why is None else f"position={position.value} {why.format(kind.value)}"
 
 
-def check_logit_modification(modification: LogitModification | None) -> None:
-    """Check that a modification of the logits is a hashable function; None passes.
+def check_logit_modification(modification: LogitModification | None, name: str = "logit_modification") -> None:
+    """Check that a modification of the logits is a function, hashable or a pytree; None passes.
 
     Raises:
         TypeError: If it is not.
     """
     if modification is not None:
-        check_function("logit_modification", modification, "(logits, head, query, key), such as Softcap(50.0)")
+        check_function(name, modification, "(logits, batch, head, query, key), such as Softcap(50.0)")
+
+
+def resolve_logit_modification(spec: AttentionSpec, params: AttentionParameters) -> LogitModification | None:
+    """The modification of the logits, from the parameters where it has arrays, else from the spec.
+
+    Raises:
+        ValueError: If both have one.
+    """
+    if spec.logit_modification is not None and params.logit_modification is not None:
+        raise ValueError(
+            f"spec.logit_modification={spec.logit_modification} and params.logit_modification are two modifications of "
+            "the same logits; give one function that does both"
+        )
+    return spec.logit_modification if params.logit_modification is None else params.logit_modification
 
 
 def check_scale(scale: float | None, kind: Score) -> None:

@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer.attention.attention_spec import AttentionSpec, Backend, incompatible_reason
+from transformer.attention.attention_spec import (
+    AttentionParameters,
+    AttentionSpec,
+    Backend,
+    incompatible_reason,
+    resolve_logit_modification,
+)
 from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
@@ -50,17 +56,23 @@ class AttentionVariant:
 
     @classmethod
     def from_call(
-        cls, spec: AttentionSpec, mask: Mask, *, bias: bool, sinks: bool = False, train: bool = False
+        cls,
+        spec: AttentionSpec,
+        mask: Mask,
+        params: AttentionParameters,
+        *,
+        bias: bool,
+        train: bool = False,
     ) -> "AttentionVariant":
         """The variant of a call to `attend`; dropout counts in training only."""
-        modification = spec.logit_modification
+        modification = resolve_logit_modification(spec, params)
         softcap = isinstance(modification, Softcap)
         non_mask_features = {
             "bias": bias,
             "dropout": train and spec.dropout > 0,
             "softcap": softcap,
             "logit_modification": modification is not None and not softcap,
-            "sinks": sinks,
+            "sinks": params.sinks_H is not None,
         }
         features = mask.present_fields() | {name for name, present in non_mask_features.items() if present}
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, features)
@@ -150,8 +162,6 @@ class BackendSupport:
 # Features of a call that are none of its mask's.
 NON_MASK_FEATURES = ("bias", "dropout", "softcap", "logit_modification", "sinks")
 _ALL_FEATURES = frozenset({*MASK_FIELDS, *NON_MASK_FEATURES})
-# What a device of a ring cannot compute, which knows distances but not positions.
-_FEATURES_OF_POSITIONS = frozenset({"logit_modification", "function"})
 # No program but einsum has the weights themselves, which are what is dropped.
 _FEATURES_WITHOUT_DROPOUT = _ALL_FEATURES - {"dropout"}
 _KERNEL_FEATURES = frozenset({"causal", "window", "query_lengths", "key_lengths"})
@@ -268,8 +278,6 @@ def limit_exceeded(backend: Backend, shape: CallShape, features: frozenset[str] 
     """
     if shape.sequence_parallel is SequenceParallel.RING and backend is not Backend.BLOCKWISE:
         return f"backend={backend.value} does not take positions divided with attention=ring"
-    if shape.sequence_parallel is SequenceParallel.RING and (unknown := features & _FEATURES_OF_POSITIONS):
-        return f"attention=ring does not take {', '.join(sorted(unknown))}, a function of positions"
     if shape.sequence_parallel is not None and backend is Backend.CUDNN:
         return "backend=cudnn does not take divided positions"
     match backend:

@@ -10,16 +10,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.component import Keys, Queries, Values
-from transformer.attention.logit_modification import LogitModification
+from transformer.attention.indexed_function import IndexedFunction
 from transformer.attention.masks import LOGIT_AXES, Mask, query_positions, take_at_queries_and_keys, visible_keys
 from transformer.attention.normalizers import add_sinks
 from transformer.attention.positions import PositionScheme
-from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
+from transformer.attention.pytree_dataclass import array_field, pytree_dataclass
 from transformer.attention.scores import grouped_products
 
 # Rows and columns of one block. On a CPU a block of every head of a few examples fits the last cache; larger blocks
 # mean fewer, larger products, which accelerators want.
 BLOCK = 512
+# What hides keys by their distance alone, so that the ends of a block say whether it hides all of it.
+_FIELDS_BY_DISTANCE = frozenset({"causal", "window", "head_windows", "query_offset"})
 
 
 @pytree_dataclass
@@ -31,15 +33,13 @@ class LogitTerms:
         bias: Added to the logits.
         position: A position scheme whose `position_bias` is added to the logits.
         modification: A function of the scaled logits, before anything is added.
-        head_H: The index of each head for `modification`; None without one.
         sinks_H: The logit of each head's sink, a key without a value; None for none.
     """
 
     mask: Mask
     bias: Float[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
     position: PositionScheme | None = None
-    modification: LogitModification | None = static_field(default=None)
-    head_H: Int[Array, " H"] | None = array_field("heads", default=None)
+    modification: IndexedFunction | None = None
     sinks_H: Float[Array, " H"] | None = array_field("heads", default=None)
 
     def apply_to(
@@ -61,10 +61,7 @@ class LogitTerms:
             The logits, of the same shape.
         """
         if self.modification is not None:
-            assert self.head_H is not None
-            logits = self.modification(
-                logits, self.head_H[None, :, None, None], position_BxQ[:, None, :, None], key[:, None]
-            )
+            logits = self.modification(position_BxQ[:, None, :, None], key[:, None], logits)
         if self.position is not None:
             from_positions = self.position.position_bias(position_BxQ, key, logits.shape[1], logits.dtype)
             assert from_positions is not None
@@ -74,6 +71,21 @@ class LogitTerms:
             if self.bias is None
             else logits + take_at_queries_and_keys(self.bias, query_Q, key).astype(logits.dtype)
         )
+
+    def differentiable_arrays(self) -> list[Array]:
+        """The arrays that have a gradient here: all of floating point but those of the mask and the sinks."""
+        return [x for x in jax.tree.leaves(self._differentiable_fields()) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def with_differentiable_arrays(self, arrays: list[Array]) -> "LogitTerms":
+        """The terms with these in place of `differentiable_arrays`."""
+        replacements = iter(arrays)
+        bias, position, modification = jax.tree.map(
+            lambda x: next(replacements) if jnp.issubdtype(x.dtype, jnp.floating) else x, self._differentiable_fields()
+        )
+        return dataclasses.replace(self, bias=bias, position=position, modification=modification)
+
+    def _differentiable_fields(self) -> tuple[Any, Any, Any]:
+        return self.bias, self.position, self.modification
 
 
 class LogitScaling(NamedTuple):
@@ -321,6 +333,7 @@ def fold_key_blocks(
         The carry after the last block.
     """
     k_blocks, index = _split_into_indexed_blocks(k, block)
+    has_several_blocks = max(queries, k.shape[1]) > block
 
     def fold_key_block(carry: Any, part: Any) -> tuple[Any, None]:
         k_block, v_block, key = part
@@ -331,7 +344,7 @@ def fold_key_blocks(
             )
             return fold(carry, part, v_block)
 
-        any_visible = any_key_visible(terms.mask, query, key)
+        any_visible = any_key_visible(terms.mask, query, key) if has_several_blocks else None
         return (
             compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, lambda same: same, carry)
         ), None
@@ -374,21 +387,23 @@ class Gradients(NamedTuple):
         q: Gradient of the queries, in the type chosen by the caller.
         k: Gradient of the keys, in the wide type in which it is summed, as are the others.
         v: Gradient of the values.
-        terms: Gradients of the bias and of the position scheme's parameters.
+        terms: Gradients of the terms' `differentiable_arrays`.
     """
 
     q: Array
     k: Array
     v: Array
-    terms: Any
+    terms: list[Array]
 
 
 def cast_gradients(q: Array, k: Array, v: Array, terms: LogitTerms, gradients: Gradients) -> tuple:
     """The cotangents of (q, k, v, leaves of terms) in the inputs' types; fields of the mask have none."""
-    d_terms = jax.tree.map(lambda d, x: d.astype(x.dtype), gradients.terms, (terms.bias, terms.position))
-    mask_gradients, head_gradients = ([None] * len(jax.tree.leaves(field)) for field in (terms.mask, terms.head_H))
     assert terms.sinks_H is None  # they are added to what this program returns
-    leaves = [*mask_gradients, *jax.tree.leaves(d_terms), *head_gradients]
+    d_terms = iter(gradients.terms)
+    leaves = [None] * len(jax.tree.leaves(terms.mask)) + [
+        next(d_terms).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else None
+        for x in jax.tree.leaves((terms.bias, terms.position, terms.modification))
+    ]
     return gradients.q.astype(q.dtype), gradients.k.astype(k.dtype), gradients.v.astype(v.dtype), leaves
 
 
@@ -424,8 +439,8 @@ def blockwise_backward(
     wide = log_sum.dtype
     queries, keys = q.shape[1], k.shape[1]
     (k_blocks, key_index), v_blocks = _split_into_indexed_blocks(k, block), _split_into_blocks(v, block)
-    differentiable_terms = (terms.bias, terms.position)
-    wide_terms = jax.tree.map(lambda x: x.astype(wide), differentiable_terms)
+    wide_terms = [x.astype(wide) for x in terms.differentiable_arrays()]
+    has_several_blocks = max(queries, keys) > block
 
     def accumulate_query_block(carry: Any, part: Any) -> tuple[Any, Any]:
         d_k, d_v, d_terms = carry
@@ -436,9 +451,8 @@ def blockwise_backward(
         def accumulate_key_block(carry: Any, part: Any) -> tuple[Any, Any]:
             k_block, v_block, key = part
 
-            def logits(q_block: Array, k_block: Array, wide_terms: Any) -> tuple[Array, Array]:
-                bias, position = wide_terms
-                block_terms = dataclasses.replace(terms, bias=bias, position=position)
+            def logits(q_block: Array, k_block: Array, wide_terms: list[Array]) -> tuple[Array, Array]:
+                block_terms = terms.with_differentiable_arrays(wide_terms)
                 part = logits_of_block(
                     q_block,
                     k_block,
@@ -465,7 +479,7 @@ def blockwise_backward(
             def skip(carry: Any) -> tuple[Any, Any]:
                 return carry, (jnp.zeros(k_block.shape, wide), jnp.zeros(v_block.shape, wide))
 
-            any_visible = any_key_visible(terms.mask, query, key)
+            any_visible = any_key_visible(terms.mask, query, key) if has_several_blocks else None
             return compute(carry) if any_visible is None else jax.lax.cond(any_visible, compute, skip, carry)
 
         start = (jnp.zeros(q_block.shape, wide), d_terms)
@@ -516,14 +530,18 @@ def _compute_value_gradient(weights_BxHxQxK: Array, d_out_BxQxHxD: Array, v_BxKx
 
 
 def any_key_visible(mask: Mask, query: Array, key: Array) -> Array | None:
-    """Whether causality, windows and function let any of these queries see any of these keys; None if certainly so."""
+    """Whether any of these queries may see any of these keys; None if the mask hides nothing."""
+    if mask.present_fields() <= _FIELDS_BY_DISTANCE:
+        return any_key_within_reach(mask, query, key)
+    visible = visible_keys(mask, query, key[None, None])
+    return None if visible is None else jnp.any(visible)
+
+
+def any_key_within_reach(mask: Mask, query: Array, key: Array) -> Array | None:
+    """Whether causality and windows let any of these queries see any of these keys; None if certainly so."""
     if mask.center is not None:
         return None
     rules = []
-    if mask.function is not None:
-        offset_B = jnp.zeros(1, jnp.int32) if mask.query_offset is None else mask.query_offset
-        position_Bx1xQx1 = (query + offset_B[:, None])[:, None, :, None]
-        rules.append(jnp.any(mask.function(position_Bx1xQx1, key[None, None, None])))
     first, last = query[0], query[-1]
     if mask.query_offset is not None:
         first, last = first + jnp.min(mask.query_offset), last + jnp.max(mask.query_offset)

@@ -23,7 +23,14 @@ from transformer.attention.blockwise import (
     recompute_weights,
 )
 from transformer.attention.importance import ImportanceGates
-from transformer.attention.masks import Mask, check_mask, query_positions, take_at_keys, visible_keys
+from transformer.attention.masks import (
+    Mask,
+    check_mask,
+    query_positions,
+    take_at_keys,
+    visible_keys,
+    with_indexed_function,
+)
 from transformer.attention.pytree_dataclass import field_axes, pytree_dataclass, static_field
 from transformer.attention.rare_branch import compute_if
 from transformer.attention.scores import repeat_heads
@@ -361,6 +368,7 @@ def capture_weights(
     if mask is not None:
         batch, heads, queries, keys = weights_BxHxQxK.shape
         check_mask(mask, batch=batch, heads=heads, queries=queries, keys=keys)
+        mask = with_indexed_function(mask, batch, heads)
     if capture is None:
         return None
     mask = Mask() if mask is None else mask
@@ -609,7 +617,7 @@ def _resolve_key_index(statistic: KeyWeightStatistic, rows: MapRows) -> tuple[Ar
     exists = ((key_BxQ >= 0) & (key_BxQ < rows.keys))[:, None]
     key_BxQ = jnp.clip(key_BxQ, 0, rows.keys - 1)
     leaves = zip(field_axes(rows.mask), jax.tree.leaves(rows.mask), strict=True)
-    batches = [leaf.shape[0] for axes, leaf in leaves if axes[0] == "batch"]
+    batches = [leaf.shape[0] for axes, leaf in leaves if axes[:1] == ("batch",)]
     chosen_keys = jnp.broadcast_to(key_BxQ, (max([key_BxQ.shape[0], *batches]), key_BxQ.shape[1]))[..., None]
     visible = visible_keys(rows.mask, rows.query_Q, chosen_keys)
     return key_BxQ, exists if visible is None else exists & visible[..., 0]

@@ -19,6 +19,7 @@ from transformer.attention.blockwise import (
 )
 from transformer.attention.component import Keys, Queries, Values
 from transformer.attention.cudnn_packed_rows import attend_packed, pad_to_even_length
+from transformer.attention.indexed_function import index_function
 from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import Mask, dense_mask, query_positions, visible_keys
 
@@ -80,7 +81,8 @@ def log_sum_exp_with_kernel(
 
 def find_softcap(terms: LogitTerms, scaling: LogitScaling) -> float | None:
     """The bound of logits that are divided by the temperature before it; None for none."""
-    return terms.modification.cap / scaling.temperature if isinstance(terms.modification, Softcap) else None
+    modification = None if terms.modification is None else terms.modification.function
+    return modification.cap / scaling.temperature if isinstance(modification, Softcap) else None
 
 
 def dot_product_attention(
@@ -216,8 +218,8 @@ def splash_log_sum(
     """
     q, k, v = jax.lax.stop_gradient((q_BxQxHxD, k_BxKxGxD, v_BxKxGxDv))
     if q.dtype != jnp.float32 and math.frexp(scale)[0] != 0.5:
-        capped = () if softcap is None else (Softcap(softcap), jnp.arange(q.shape[2], dtype=jnp.int32))
-        return log_sum_exp_blockwise(q, k, LogitTerms(mask, None, None, *capped), LogitScaling(scale=scale))
+        modification = index_function(None if softcap is None else Softcap(softcap), q.shape[0], q.shape[2])
+        return log_sum_exp_blockwise(q, k, LogitTerms(mask, modification=modification), LogitScaling(scale=scale))
     lengths = q_BxQxHxD.shape[1], k_BxKxGxD.shape[1]
     kernel = splash_kernel(mask, *lengths, q_BxQxHxD.shape[2], softcap=softcap, interpret=interpret, residuals=True)
     _, (log_sum_BxHxQ,) = _run_splash_kernel(kernel, q, k, v, mask, scale)

@@ -11,15 +11,17 @@ from transformer.attention.argument_checks import check_positive
 
 @runtime_checkable
 class LogitModification(Protocol):
-    """A function of each logit and its place, as FlexAttention has it (Dong et al. 2024, section 3).
+    """A function of each logit and its place, with the arguments of FlexAttention (Dong et al. 2024, section 3).
 
-    It must be elementwise, in operations of `jax.numpy`, differentiable, and hashable, as every module-level function
-    and frozen dataclass is: a call with another function is another program.
+    It must be elementwise, in operations of `jax.numpy`, and differentiable. A function of arrays is a pytree, such as
+    a `jax.tree_util.Partial`. Any other must be hashable, as every module-level function and frozen dataclass is: a
+    call with another function is another program.
     """
 
     def __call__(
         self,
         logits: Float[Array, "B H Q K"],
+        batch: Int[Array, "B 1 1 1"],
         head: Int[Array, "1 H 1 1"],
         query: Int[Array, "#B 1 Q 1"],
         key: Int[Array, "#B 1 #Q K"],
@@ -29,7 +31,8 @@ class LogitModification(Protocol):
 
         Args:
             logits: The scaled logits, before the position bias, the bias and the mask.
-            head: The head of each logit.
+            batch: The example of each logit.
+            head: Its head.
             query: The position of its query.
             key: The position of its key.
         """

@@ -8,15 +8,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.attention.argument_checks import MAP_AXES, check_function, describe_value, is_array
-from transformer.attention.pytree_dataclass import array_field, pytree_dataclass, static_field
+from transformer.attention.indexed_function import IndexedFunction, index_function
+from transformer.attention.pytree_dataclass import array_field, function_field, pytree_dataclass, static_field
 
 LOGIT_AXES = ("batch", "heads", "queries", "keys")
 _SIDES = (("batch", "queries"), ("batch", "keys"))
 _OF_HEADS = (("heads",), ("heads",))
 
 
-MaskFunction = Callable[[Int[Array, "#B 1 Q 1"], Int[Array, "#B 1 #Q K"]], Bool[Array, "#B 1 Q K"]]
-"""Whether queries at some positions see keys at others."""
+MaskFunction = Callable[
+    [Int[Array, "B 1 1 1"], Int[Array, "1 H 1 1"], Int[Array, "#B 1 Q 1"], Int[Array, "#B 1 #Q K"]],
+    Bool[Array, "#B #H Q K"],
+]
+"""Whether queries see keys: of the example, the head, and the positions of both."""
 
 
 @pytree_dataclass
@@ -40,10 +44,11 @@ class Mask:
             et al. 2019).
         center: Center of each query's window, a real number.
         allowed: An arbitrary dense mask, True where a query may see a key.
-        function: A function of the positions of queries and of keys, arrays that broadcast against each other, which is
-            True where a key is visible, as FlexAttention has it (Dong et al. 2024, section 3). It must be
-            hashable, as every module-level function and frozen dataclass is. Blockwise attention skips the blocks in
-            which it hides every key. What it alone hides must be finite.
+        function: A function of (batch, head, query, key): the indices of the example and of the head and the positions
+            of query and key, as arrays that broadcast against each other. It is True where a key is visible, as in
+            FlexAttention (Dong et al. 2024, section 3). A function of arrays is a pytree, such as a
+            `jax.tree_util.Partial`; any other must be hashable, as every module-level function and frozen dataclass is.
+            What it alone hides must be finite.
 
     Example:
         ```python
@@ -67,7 +72,7 @@ class Mask:
     order: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = array_field(*_SIDES, default=None)
     center: Float[Array, "B H Q"] | None = array_field("batch", "heads", "queries", default=None, counts="keys")
     allowed: Bool[Array, "#B #H #Q #K"] | None = array_field(*LOGIT_AXES, default=None)
-    function: MaskFunction | None = static_field(default=None)
+    function: MaskFunction | IndexedFunction | None = function_field(default=None)
 
     def present_fields(self) -> frozenset[str]:
         """The names of the fields that are set."""
@@ -190,6 +195,7 @@ def visible_keys(
     if mask.allowed is not None:
         rules.append(take_at_queries_and_keys(mask.allowed, query_Q, key))
     if mask.function is not None:
+        assert isinstance(mask.function, IndexedFunction)
         rules.append(mask.function(position_Bx1xQx1, key_Bx1xQxK))
     if not rules:
         return None
@@ -221,6 +227,9 @@ def mask_for_block(mask: Mask, batch: int, query_start: Array | int, key_start: 
         if field.metadata.get("counts") and getattr(mask, field.name) is not None
     }
     offset_B = jnp.zeros(batch, jnp.int32) if mask.query_offset is None else mask.query_offset
+    if mask.function is not None:
+        assert isinstance(mask.function, IndexedFunction)
+        moved["function"] = mask.function.shifted(key_start)
     return dataclasses.replace(mask, query_offset=offset_B + query_start - key_start, **moved)
 
 
@@ -255,16 +264,28 @@ def take_at_queries_and_keys(grid: Array, query_Q: Int[Array, " Q"], key: Int[Ar
     return jnp.take_along_axis(grid, jnp.broadcast_to(key[:, None], (batch, 1, *key.shape[1:])), axis=3)
 
 
-def dense_mask(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"] | None:
+def with_indexed_function(mask: Mask, batch: int, heads: int) -> Mask:
+    """The mask whose function, if it has one, gets the indices of this many examples and heads."""
+    return dataclasses.replace(mask, function=index_function(mask.function, batch, heads))
+
+
+def dense_mask(
+    mask: Mask, queries: int, keys: int, *, batch: int | None = None, heads: int | None = None
+) -> Bool[Array, "#B #H #Q #K"] | None:
     """Convert a mask to booleans.
 
     Args:
         mask: The mask.
         queries: Number of queries Q.
         keys: Number of keys K.
+        batch: Number of examples B, which a mask with a function needs.
+        heads: Number of query heads H, which a mask with a function needs.
 
     Returns:
         True where a query may see a key, broadcastable against logits [B, H, Q, K]; None if every key is visible.
+
+    Raises:
+        ValueError: If the mask has a function and `batch` or `heads` is None.
 
     Example:
         ```python
@@ -273,6 +294,12 @@ def dense_mask(mask: Mask, queries: int, keys: int) -> Bool[Array, "#B #H #Q #K"
         dense_mask(Mask(causal=True), 2, 3)[0, 0]  # [[True, False, False], [True, True, False]]
         ```
     """
+    if mask.function is not None and not isinstance(mask.function, IndexedFunction):
+        if batch is None or heads is None:
+            raise ValueError(
+                f"batch={batch} and heads={heads}: mask.function is a function of them; give dense_mask both numbers"
+            )
+        mask = with_indexed_function(mask, batch, heads)
     return visible_keys(mask, jnp.arange(queries, dtype=jnp.int32), jnp.arange(keys, dtype=jnp.int32)[None, None])
 
 
@@ -377,7 +404,7 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         if mask.center is not None and before + after == 0:
             raise ValueError(f"mask.window={mask.window} around mask.center must reach further: say at least (1, 1)")
     if mask.function is not None:
-        check_function("mask.function", mask.function, "(query positions, key positions)")
+        check_function("mask.function", mask.function, "(batch, head, query, key)")
     missing = missing_field(mask.present_fields())
     if missing is not None:
         raise ValueError(missing)

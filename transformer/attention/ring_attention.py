@@ -15,7 +15,7 @@ from transformer.attention.blockwise import (
     LogitScaling,
     LogitTerms,
     add_sinks_to_output,
-    any_key_visible,
+    any_key_within_reach,
     blockwise_backward,
     blockwise_forward,
     cast_gradients,
@@ -183,8 +183,10 @@ def _backward_rule(tree: Any, scaling: LogitScaling, ring: Ring, block: int, res
                 new = blockwise_backward(
                     qs[queries], ring_k[keys], ring_v[keys], pair.terms, *from_output, scaling, block, wide
                 )
-                full_terms = _pad_to_all_keys(new.terms[0], sums.terms[0], pair.start), new.terms[1]
-                return jax.tree.map(jnp.add, sums, new._replace(terms=full_terms))
+                d_terms = new.terms
+                if pair.terms.bias is not None:
+                    d_terms = [_pad_to_all_keys(d_terms[0], sums.terms[0], pair.start), *d_terms[1:]]
+                return jax.tree.map(jnp.add, sums, new._replace(terms=d_terms))
 
             d_q, d_terms = carry[pair.queries]
             sums = Gradients(d_q, d_ks[pair.keys], d_vs[pair.keys], d_terms)
@@ -196,9 +198,7 @@ def _backward_rule(tree: Any, scaling: LogitScaling, ring: Ring, block: int, res
     def zeros(tree: Any) -> Any:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, wide), tree)
 
-    carry = [
-        (zeros(q), zeros((chunk_terms.bias, chunk_terms.position))) for q, chunk_terms in zip(qs, terms, strict=True)
-    ]
+    carry = [(zeros(q), zeros(chunk_terms.differentiable_arrays())) for q, chunk_terms in zip(qs, terms, strict=True)]
     carry, (*_, d_ks, d_vs) = _scan_ring(ring, step, carry, (ks, vs, zeros(list(ks)), zeros(list(vs))))
     # One step further they are home.
     d_ks, d_vs = ring.next((d_ks, d_vs))
@@ -254,10 +254,14 @@ def _chunk_pairs(terms: Sequence[LogitTerms], qs: Chunks, ks: Chunks, ring: Ring
     for queries, keys in ring.pairs():
         key_terms = _restrict_to_keys(terms[queries], key_starts[keys], key_length)
         block_mask = mask_for_block(key_terms.mask, len(qs[0]), starts[queries], key_starts[keys])
-        reach = any_key_visible(
+        reach = any_key_within_reach(
             block_mask, jnp.arange(length, dtype=jnp.int32), jnp.arange(key_length, dtype=jnp.int32)
         )
-        yield ChunkPair(queries, keys, key_starts[keys], dataclasses.replace(key_terms, mask=block_mask), reach)
+        modification = key_terms.modification
+        if modification is not None:
+            modification = modification.shifted(key_starts[keys])
+        block_terms = dataclasses.replace(key_terms, mask=block_mask, modification=modification)
+        yield ChunkPair(queries, keys, key_starts[keys], block_terms, reach)
 
 
 def _replace_at(parts: list, place: int, new: Any) -> list:
@@ -267,7 +271,7 @@ def _replace_at(parts: list, place: int, new: Any) -> list:
 def _restrict_to_keys(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
     """The terms restricted to some keys."""
 
-    def cut(axes: tuple[str, ...], leaf: Array) -> Array:
+    def cut(axes: tuple[str | None, ...], leaf: Array) -> Array:
         axis = axes.index("keys") if "keys" in axes else None
         if axis is None or leaf.shape[axis] == 1:
             return leaf
@@ -277,9 +281,9 @@ def _restrict_to_keys(terms: LogitTerms, start: Array, keys: int) -> LogitTerms:
     return jax.tree.unflatten(tree, map(cut, field_axes(terms), leaves))
 
 
-def _pad_to_all_keys(columns: Array | None, like: Array | None, start: Array) -> Array | None:
+def _pad_to_all_keys(columns: Array, like: Array, start: Array) -> Array:
     """The inverse for gradients: zeros except in the columns of these keys."""
-    if columns is None or like is None or like.shape[3] == 1:
+    if like.shape[3] == 1:
         return columns
     return jax.lax.dynamic_update_slice_in_dim(jnp.zeros_like(like), columns, start, axis=3)
 

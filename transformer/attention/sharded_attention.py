@@ -72,6 +72,8 @@ class AttentionSharding(NamedTuple):
         The first dimension also names the mesh axes of size 1: over an axis that no dimension names, gradients would be
         added up.
         """
+        if not names:
+            return PartitionSpec()
         axes = [() if name is None else getattr(self, name) for name in names]
         size_one_axes = tuple(axis for axis, size in self.mesh.shape.items() if size == 1)
         return PartitionSpec(
@@ -101,7 +103,7 @@ class AttentionSharding(NamedTuple):
         names = {"batch": "batch", "heads": "heads", "queries": "length"}
         return [
             self.partition_spec(
-                *[names.get(axis) if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)]
+                *[names.get(axis or "") if size > 1 else None for axis, size in zip(axes, leaf.shape, strict=True)]
             )
             for axes, leaf in zip(field_axes(terms), jax.tree.leaves(terms), strict=True)
         ]

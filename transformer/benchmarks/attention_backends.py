@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.attention.api import attend
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
     AttentionVariant,
@@ -43,7 +43,7 @@ def time_backends(
     keys = jax.random.split(jax.random.key(0), 3)
     q, k, v = (jax.random.normal(key, (batch_size, length, num_heads, head_dim), dtype) for key in keys)
     mask, shape = Mask(causal=causal), CallShape.from_arrays(q, k, v)
-    variant = AttentionVariant.from_call(AttentionSpec(), mask, bias=False)
+    variant = AttentionVariant.from_call(AttentionSpec(), mask, AttentionParameters(), bias=False)
     supported = [
         backend
         for backend in BACKENDS
