@@ -99,6 +99,7 @@ _SEQUENCE_FORMATS = {
     "electra": SequenceFormat.BERT,
     "albert": SequenceFormat.BERT,
     "modernbert": SequenceFormat.BERT,
+    "deberta-v2": SequenceFormat.BERT,
     "distilbert": SequenceFormat.BERT,
     "roberta": SequenceFormat.ROBERTA,
     "xlm-roberta": SequenceFormat.ROBERTA,
