@@ -528,7 +528,7 @@ CASES = {
     ),
     "deberta_absolute": Case(
         "DebertaV2ForMaskedLM",
-        {key: DEBERTA[key] for key in (*BERT,)} | {"type_vocab_size": 2, "legacy": False},
+        {key: DEBERTA[key] for key in (*BERT,)} | {"type_vocab_size": 2},
         "encoder",
         seed=3,
     ),

@@ -47,6 +47,8 @@ TENSORS_OF_HEADS = {
         }
     ),
     "roberta": frozenset({"lm_head.dense.weight"}),
+    "deberta-v2": frozenset({"cls.predictions.transform.dense.weight"}),
+    "deberta-v2 absolute": frozenset({"classifier.weight", "pooler.dense.weight"}),
     "albert groups": frozenset({"classifier.weight", "albert.pooler.weight"}),
 }
 NEXT_SENTENCE = "cls.seq_relationship.weight"

@@ -32,7 +32,7 @@ _PROJECTIONS = ("self.query_proj", "self.key_proj", "self.value_proj", "output.d
 _TRANSFORM = "cls.predictions.transform"
 # The head of masked tokens as classes with legacy=false, and the published files, name it.
 _NEW_HEAD = "lm_predictions.lm_head"
-_TERMS = ("c2p", "p2c")
+_TERMS = ("p2c", "c2p")
 _POOLED_HEADS = ("classes", "choice")
 # Keys that no config class has and the library reads all the same, each with the default there.
 _KEYS_BEYOND_CLASS = {"position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
@@ -40,14 +40,12 @@ _KEYS_BEYOND_CLASS = {"position_buckets": -1, "share_att_key": False, "norm_rel_
 
 def _simplify_deberta(config: Config, names: TensorNames) -> Config:
     config = {**_KEYS_BEYOND_CLASS, **config}
-    width = config["hidden_size"]
-    sizes = {"embedding_size": width, "pooler_hidden_size": width}
-    sizes["attention_head_size"] = width // max(config["num_attention_heads"], 1)
-    for key, size in sizes.items():
-        FixedConfigKey(key, size, null=False).check(config)
     transform = f"{_name_of_transform(config, names)}.dense.weight"
     simplified = infer_heads(config, names, "deberta", transform, "classifier.weight")
-    pooled = simplified["head"] in _POOLED_HEADS
+    width, pooled = config["hidden_size"], simplified["head"] in _POOLED_HEADS
+    sizes = {"embedding_size": width, "attention_head_size": width // max(config["num_attention_heads"], 1)}
+    for key, size in (sizes | ({"pooler_hidden_size": width} if pooled else {})).items():
+        FixedConfigKey(key, size, null=False).check(config)
     # The pooler is a part of the head of texts' classes.
     pooler = {"pooler": False} if pooled else {"pooler": False, "pooler_hidden_act": "tanh"}
     return {**simplified, **pooler, **_simplify_positions(config)}
@@ -80,6 +78,7 @@ def _simplify_positions(config: Config) -> Config:
     terms = tuple(part.strip() for part in terms.lower().split("|")) if isinstance(terms, str) else terms or ()
     if not config["relative_attention"]:
         FixedConfigKey("pos_att_type", None).check({"pos_att_type": list(terms) or None})
+        FixedConfigKey("norm_rel_ebd", "none").check(config)
         plain = {"relative_rows": 32, "max_relative_positions": 128, "norm_rel_ebd": False}
         return {"positions": "learned" if biased else "none", **plain}
     for key, only in (("position_biased_input", False), ("share_att_key", True)):
@@ -95,16 +94,22 @@ def _simplify_positions(config: Config) -> Config:
     buckets = convert_value(int, config["position_buckets"], "config.json: position_buckets")
     norms = convert_value(str, config["norm_rel_ebd"], "config.json: norm_rel_ebd")
     farthest = config["max_relative_positions"]
+    farthest = config["max_position_embeddings"] if farthest < 1 else farthest
+    if buckets > 0 and (buckets % 2 or farthest <= buckets // 2 + 1):
+        raise UserError(
+            f"config.json has position_buckets={buckets} and max_relative_positions={farthest}; only even buckets, "
+            "half of which end before the last position but one, can be read"
+        )
     return {
         "positions": "disentangled",
         "relative_rows": 2 * max(buckets, 0),
-        "max_relative_positions": config["max_position_embeddings"] if farthest < 1 else farthest,
+        "max_relative_positions": farthest,
         "norm_rel_ebd": "layer_norm" in [name.strip() for name in norms.lower().split("|")],
     }
 
 
 def _restore_deberta(config: Config) -> Config:
-    head, positions = config["head"], config["positions"]
+    head, positions, farthest = config["head"], config["positions"], config["max_relative_positions"]
     if head not in ("masked", "none", *FINE_TUNED_CLASSES):
         raise UserError(f"config.model.head={head} is none of masked, none, {', '.join(FINE_TUNED_CLASSES)}")
     if config["pooler"] and head not in _POOLED_HEADS:
@@ -118,7 +123,8 @@ def _restore_deberta(config: Config) -> Config:
             "pos_att_type": list(_TERMS),
             "share_att_key": True,
             "position_buckets": config["relative_rows"] // 2 or -1,
-            "max_relative_positions": config["max_relative_positions"],
+            # Without the key, as many as the model has positions.
+            "max_relative_positions": -1 if farthest == config["max_position_embeddings"] else farthest,
             "norm_rel_ebd": "layer_norm" if config["norm_rel_ebd"] else "none",
         }
     if head not in _POOLED_HEADS:
@@ -195,7 +201,6 @@ DEBERTA_V2 = ConversionSpec(
     dropped_tensors=(
         r"(mask_predictions|lm_predictions)\..*",
         r"(deberta\.)?embeddings\.position_embeddings\.weight",
-        r"(deberta\.)?encoder\.LayerNorm\.(weight|bias)",
         r"pooler\.dense\.(weight|bias)",
     ),
     tensor_renames={
