@@ -93,6 +93,7 @@ MODELS = {
     "electra": "ELECTRA",
     "albert": "ALBERT",
     "modernbert": "ModernBERT",
+    "deberta-v2": "DeBERTa v2 and v3",
     "marian": "Marian",
     "bart": "BART",
     "mbart": "mBART",
@@ -121,6 +122,12 @@ UNSUPPORTED_MODELS = {
     "ModernBERT with scaled rotary positions in sliding layers": "only those of full layers can be scaled",
     "`CLIPModel`, `SiglipModel`": "they compare images with texts; save the image tower alone with `CLIPVisionModel` "
     "or `SiglipVisionModel`",
+    "DeBERTa v2 of 0.9 and 1.5 billion parameters, with `conv_kernel_size`": "a convolution stands beside its first "
+    "layer",
+    "DeBERTa v2 with `share_att_key=false` or one of `pos_att_type`": "its published models project positions as they "
+    "project tokens, and have both terms",
+    "the first version of DeBERTa (`deberta`)": "its queries, keys and values have one matrix with biases for two of "
+    "them",
     "BEiT": "its biases of relative positions are a table of each layer, and its keys have no bias",
     "the head of ALBERT that orders two texts": "its two logits are not those of next sentences; the other is read",
     "Qwen 2 and 3 with `decoder_sparse_step` above 1, or `mlp_only_layers`": "some of its blocks have no experts",

@@ -1,6 +1,7 @@
 """The encoder-only Transformer: BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and their successors.
 
-These are ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020) and ModernBERT (Warner et al. 2024).
+These are ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020), DeBERTa (He et al. 2021) and ModernBERT (Warner et al.
+2024).
 """
 
 import dataclasses
@@ -91,7 +92,7 @@ class PoolerActivation(enum.Enum):
     Attributes:
         TANH: That of BERT and RoBERTa.
         RELU: That of DistilBERT (its code).
-        GELU: That of ELECTRA (its code).
+        GELU: That of ELECTRA and DeBERTa (their code).
     """
 
     TANH = "tanh"
