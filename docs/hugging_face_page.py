@@ -134,8 +134,9 @@ UNSUPPORTED_MODELS = {
     "gpt-oss in MXFP4, as published": "only float weights are read",
     "MPT and OLMoE with `clip_qkv`": "it bounds queries, keys and values",
     "Blenderbot 90M (`blenderbot-small`)": "its decoder adds positions behind the norm of the embeddings, its encoder "
-    "before it",
-    "mBART's classes of texts and answers": "its decoder begins with the last token of each text, its language",
+    "before it, and `transformers` 5.24 scales the embeddings of the encoder alone",
+    "mBART's classes of texts and answers": "its decoder begins with the last token of each text, its language, and "
+    "classifies the state at the end token before it",
     "BART with an untied `tie_word_embeddings`": "its two sides and its head have tables of their own",
     "NLLB with a mixture of experts (`nllb-moe`)": "its router has another rule",
     "the discriminator of ELECTRA": "its head finds replaced tokens; the body is read with `ElectraModel` in "

@@ -180,6 +180,8 @@ def test_either_name_of_debertas_head_is_read_as_its_class_reads_it(tmp_path: Pa
     published = recorded._replace(weights=weights)
     other = read(published, tmp_path / "new", legacy=False)
     assert other.model == usual.model
+    # A head of classes that is added to it begins with a pooler as its class has it.
+    assert usual.model["pooler_activation"] == "gelu"
     found, expected = (leaves_by_path(foreign.read_params()) for foreign in (other, usual))
     assert all(np.array_equal(found[path], leaf) for path, leaf in expected.items())
     with pytest.raises(UserError, match=r"legacy=true, .* the file has lm_predictions.lm_head: say legacy=false"):

@@ -29,8 +29,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/huggingface/deberta.py",
-        "if config[\"legacy\"] else (_NEW_HEAD, _TRANSFORM)",
-        "if not config[\"legacy\"] else (_NEW_HEAD, _TRANSFORM)",
+        'if config["legacy"] else (_NEW_HEAD, _TRANSFORM)',
+        'if not config["legacy"] else (_NEW_HEAD, _TRANSFORM)',
         ("tests/huggingface/test_types_by_tables.py",),
     ),
     Mutant(

@@ -668,9 +668,7 @@ class RelativeEmbeddings(PositionScheme):
     table_PxE: Float[Array, "P E"] = array_field("positions", "embed")
     max_distance: int | None = static_field(default=None)
 
-    def project(
-        self, query: Callable[[Array], Array], key: Callable[[Array], Array], dtype: jnp.dtype
-    ) -> Disentangled:
+    def project(self, query: Callable[[Array], Array], key: Callable[[Array], Array], dtype: jnp.dtype) -> Disentangled:
         """The position scheme of a layer with these projections, computed in `dtype`."""
         table_PxE = self.table_PxE.astype(dtype)
         return Disentangled(key(table_PxE), query(table_PxE), self.max_distance)

@@ -34,6 +34,7 @@ _TRANSFORM = "cls.predictions.transform"
 _NEW_HEAD = "lm_predictions.lm_head"
 _TERMS = ("p2c", "c2p")
 _POOLED_HEADS = ("classes", "choice")
+_POOLER_ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "tanh": "tanh", "relu": "relu"}
 # Keys that no config class has and the library reads all the same, each with the default there.
 _KEYS_BEYOND_CLASS = {"position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
 
@@ -46,9 +47,10 @@ def _simplify_deberta(config: Config, names: TensorNames) -> Config:
     sizes = {"embedding_size": width, "attention_head_size": width // max(config["num_attention_heads"], 1)}
     for key, size in (sizes | ({"pooler_hidden_size": width} if pooled else {})).items():
         FixedConfigKey(key, size, null=False).check(config)
+    if not pooled and simplified["pooler_hidden_act"] not in _POOLER_ACTIVATIONS:
+        simplified["pooler_hidden_act"] = "gelu"  # of the pooler that a head of classes would begin with
     # The pooler is a part of the head of texts' classes.
-    pooler = {"pooler": False} if pooled else {"pooler": False, "pooler_hidden_act": "tanh"}
-    return {**simplified, **pooler, **_simplify_positions(config)}
+    return {**simplified, "pooler": False, **_simplify_positions(config)}
 
 
 def _name_of_transform(config: Config, names: TensorNames) -> str:
@@ -113,7 +115,9 @@ def _restore_deberta(config: Config) -> Config:
     if head not in ("masked", "none", *FINE_TUNED_CLASSES):
         raise UserError(f"config.model.head={head} is none of masked, none, {', '.join(FINE_TUNED_CLASSES)}")
     if config["pooler"] and head not in _POOLED_HEADS:
-        raise UserError(f"config.model.add_pooling_layer=True with head={head}; only {', '.join(_POOLED_HEADS)} has one")
+        raise UserError(
+            f"config.model.add_pooling_layer=True with head={head}; only {', '.join(_POOLED_HEADS)} has one"
+        )
     keys = ("pooler", "head", "positions", "relative_rows", "output_bias", "norm_rel_ebd", "max_relative_positions")
     restored = without_head_keys(config, keys) | {"pooler_hidden_size": config["hidden_size"]}
     restored |= {"legacy": True, "position_biased_input": positions == "learned"}
@@ -127,8 +131,6 @@ def _restore_deberta(config: Config) -> Config:
             "max_relative_positions": -1 if farthest == config["max_position_embeddings"] else farthest,
             "norm_rel_ebd": "layer_norm" if config["norm_rel_ebd"] else "none",
         }
-    if head not in _POOLED_HEADS:
-        restored = without_keys(restored, "pooler_hidden_act")
     if head != "masked":
         restored["architectures"] = [_BARE if head == "none" else _BARE.replace("Model", FINE_TUNED_CLASSES[head])]
     return restored | problem_type_keys(head, config["num_labels"])
@@ -155,11 +157,7 @@ DEBERTA_V2 = ConversionSpec(
         ConfigKey("max_relative_positions", "relative_attention_max_distance"),
         ConfigKey("norm_rel_ebd", "relative_embedding_norm"),
         ConfigKey("pooler", "add_pooling_layer"),
-        ConfigKey(
-            "pooler_hidden_act",
-            "pooler_activation",
-            values={"gelu": "gelu", "gelu_python": "gelu", "tanh": "tanh", "relu": "relu"},
-        ),
+        ConfigKey("pooler_hidden_act", "pooler_activation", values=_POOLER_ACTIVATIONS),
         ConfigKey("head", "head"),
         ConfigKey("output_bias", "output_bias"),
         ConfigKey("num_labels", "classes"),
