@@ -93,6 +93,7 @@ MODELS = {
     "electra": "ELECTRA",
     "albert": "ALBERT",
     "modernbert": "ModernBERT",
+    "deberta-v2": "DeBERTa v2 and v3",
     "marian": "Marian",
     "bart": "BART",
     "mbart": "mBART",
@@ -121,14 +122,21 @@ UNSUPPORTED_MODELS = {
     "ModernBERT with scaled rotary positions in sliding layers": "only those of full layers can be scaled",
     "`CLIPModel`, `SiglipModel`": "they compare images with texts; save the image tower alone with `CLIPVisionModel` "
     "or `SiglipVisionModel`",
+    "DeBERTa v2 of 0.9 and 1.5 billion parameters, with `conv_kernel_size`": "a convolution stands beside its first "
+    "layer",
+    "DeBERTa v2 with `share_att_key=false` or one of `pos_att_type`": "its published models project positions as they "
+    "project tokens, and have both terms",
+    "the first version of DeBERTa (`deberta`)": "its queries, keys and values have one matrix with biases for two of "
+    "them",
     "BEiT": "its biases of relative positions are a table of each layer, and its keys have no bias",
     "the head of ALBERT that orders two texts": "its two logits are not those of next sentences; the other is read",
     "Qwen 2 and 3 with `decoder_sparse_step` above 1, or `mlp_only_layers`": "some of its blocks have no experts",
     "gpt-oss in MXFP4, as published": "only float weights are read",
     "MPT and OLMoE with `clip_qkv`": "it bounds queries, keys and values",
     "Blenderbot 90M (`blenderbot-small`)": "its decoder adds positions behind the norm of the embeddings, its encoder "
-    "before it",
-    "mBART's classes of texts and answers": "its decoder begins with the last token of each text, its language",
+    "before it, and `transformers` 5.24 scales the embeddings of the encoder alone",
+    "mBART's classes of texts and answers": "its decoder begins with the last token of each text, its language, and "
+    "classifies the state at the end token before it",
     "BART with an untied `tie_word_embeddings`": "its two sides and its head have tables of their own",
     "NLLB with a mixture of experts (`nllb-moe`)": "its router has another rule",
     "the discriminator of ELECTRA": "its head finds replaced tokens; the body is read with `ElectraModel` in "

@@ -114,6 +114,10 @@ def arrays_of(combination: AttentionVariant, sizes: Sizes) -> attention_equation
             "position.keys_PxD": (2 * clip + 1, depth),
             "position.values_PxD": (2 * clip + 1, depth),
         },
+        AttentionPosition.DISENTANGLED: {
+            "position.keys_PxGxD": (8, groups, depth),
+            "position.queries_PxHxD": (8, heads, depth),
+        },
         AttentionPosition.TRANSFORMER_XL: {
             "position.weight_ExHxD": (6, heads, depth),
             "position.content_HxD": (heads, depth),
@@ -221,6 +225,8 @@ def parameters_of(combination: AttentionVariant, arrays: attention_equations.Arr
     of_score, of_position = of("score."), of("position.")
     if combination.position is AttentionPosition.T5:
         of_position |= {"bidirectional": "causal" not in combination.features, "max_distance": LONGEST}
+    if combination.position is AttentionPosition.DISENTANGLED:
+        of_position |= {"max_distance": LONGEST}
     return AttentionParameters(
         SCORES[combination.score](**of_score) if of_score else None,
         SCHEMES[combination.position](**of_position) if of_position else None,

@@ -25,7 +25,7 @@ from transformer.attention.api import attend
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask, local_monotonic, local_predictive
-from transformer.attention.positions import T5, AttentionPosition, Rotary, Shaw, TransformerXL
+from transformer.attention.positions import T5, AttentionPosition, Disentangled, Rotary, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 
 Q_SHAPE, K_SHAPE = (2, 5, 4, 8), (2, 7, 2, 8)
@@ -267,6 +267,14 @@ def positions() -> dict[str, Case]:
         (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (2, 8), (4, 8)), "content_HxD has shape (2, 8)", "(4, 8)"),
         (AttentionPosition.TRANSFORMER_XL, xl, ((6, 4, 8), (4, 8), (4, 7)), "position_HxD has shape (4, 7)", "(4, 8)"),
     ]
+    terms, farthest = AttentionPosition.DISENTANGLED, partial(Disentangled, max_distance=3)
+    wrong += [
+        (terms, Disentangled, ((8, 4, 7), (8, 4, 8)), "keys_PxGxD has shape (8, 4, 7)", "(8, 4, 8)"),
+        (terms, Disentangled, ((8, 3, 8), (8, 4, 8)), "keys_PxGxD has shape (8, 3, 8)", "(8, 4, 8)"),
+        (terms, Disentangled, ((8, 4, 8), (6, 4, 8)), "queries_PxHxD has shape (6, 4, 8)", "(8, 4, 8)"),
+        (terms, Disentangled, ((7, 4, 8), (7, 4, 8)), "keys_PxGxD has shape (7, 4, 8)", "the rows even"),
+        (terms, farthest, ((8, 4, 8), (8, 4, 8)), "max_distance=3 must be above 3", "a multiple of 4"),
+    ]
     edges = "edge_types_BxQxK has shape "
     for types, shapes, found, needed in (
         ((2, 5, 6), ((3, 8),), edges + "(2, 5, 6)", "the last size must be 7"),
@@ -286,6 +294,7 @@ def positions() -> dict[str, Case]:
         (AttentionPosition.T5, None, "T5(...)", "nothing"),
         (AttentionPosition.SHAW, None, "Shaw(...)", "nothing"),
         (AttentionPosition.TRANSFORMER_XL, None, "TransformerXL(...)", "nothing"),
+        (AttentionPosition.DISENTANGLED, None, "Disentangled(...)", "nothing"),
         (AttentionPosition.T5, Rotary, "T5(...)", "Rotary"),
         (AttentionPosition.ALIBI, Rotary, "Alibi(...)", "Rotary"),
         (AttentionPosition.NONE, Rotary, "no parameters", "Rotary"),
@@ -352,6 +361,7 @@ ACCEPTED: dict[str, Callable[[], Any]] = {
         placed, AttentionPosition.SHAW, partial(Shaw, edge_types_BxQxK=whole(1, 5, 7)), (4, 8), (4, 8)
     ),
     "transformer_xl": partial(placed, AttentionPosition.TRANSFORMER_XL, TransformerXL, (6, 4, 8), (4, 8), (4, 8)),
+    "disentangled": partial(placed, AttentionPosition.DISENTANGLED, Disentangled, (8, 2, 8), (8, 4, 8)),
     "the_last_row_and_head": partial(captured, rows=(4, 0), heads=(3,)),
     "the_shortest_period": partial(statistics.induction_mass, 2),
     "a_span_of_one_key": partial(statistics.span_mass, 0, 1),

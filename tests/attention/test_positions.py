@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.oracles import attention_equations
 from transformer.attention.api import attend, prepare_keys, score
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec
 from transformer.attention.masks import local_monotonic
@@ -14,6 +15,7 @@ from transformer.attention.positions import (
     T5,
     Alibi,
     AttentionPosition,
+    Disentangled,
     PositionCombination,
     Rotary,
     Shaw,
@@ -21,6 +23,7 @@ from transformer.attention.positions import (
     alibi_slopes,
     apply_rotary,
     combine_positions,
+    deberta_bucket,
     sinusoidal_positions,
     t5_bucket,
     tensor2tensor_positions,
@@ -254,7 +257,8 @@ def test_t5s_bias_is_its_tables_entry(bidirectional: bool) -> None:
 
 @jax.jit
 def shaws_terms(params: Shaw, q: Any, weights: Any, positions: Any) -> tuple[Any, Any]:
-    return params.position_logits(q, positions, K, consecutive=True), params.position_values(weights, positions)
+    keys = jnp.zeros((len(q), K, H, D))
+    return params.position_logits(q, keys, positions, consecutive=True), params.position_values(weights, positions)
 
 
 @pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
@@ -326,6 +330,48 @@ def test_transformer_xls_score_is_the_sum_of_its_four_terms(kind: Score, positio
             np.testing.assert_allclose(found, truth, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize(("buckets", "max_distance"), [(256, 512), (4, 7), (16, 40), (64, 4096)])
+def test_debertas_buckets_grow_by_a_constant_factor(buckets: int, max_distance: int) -> None:
+    """Beyond half of them, bucket m + n ends at m ((M - 1) / m)^(n / (m - 1)), in whole numbers."""
+    distances = np.arange(-max_distance - 5, max_distance + 6)
+    truth = [attention_equations.deberta_bucket(int(distance), buckets, max_distance) for distance in distances]
+    found = jax.jit(deberta_bucket, static_argnames=("buckets", "max_distance"))(
+        distances, buckets=buckets, max_distance=max_distance
+    )
+    # Buckets beyond the last are none, and what is looked up there is the last row of either side.
+    np.testing.assert_array_equal(np.clip(found, -buckets, buckets), np.clip(truth, -buckets, buckets))
+
+
+def test_debertas_published_buckets_end_where_theirs_do() -> None:
+    """Of 256 buckets a side and 512 positions: as the published code has them."""
+    distances = [128, 129, 130, 200, 300, 510, 511, 512, -130, -511, -600]
+    found = deberta_bucket(jnp.array(distances), buckets=256, max_distance=512)
+    assert found.tolist() == [128, 129, 130, 169, 207, 255, 255, 256, -130, -255, -256]
+
+
+@pytest.mark.parametrize("positions", [np.arange(Q)[None], POSITIONS_BxQ], ids=["index", "offset"])
+@pytest.mark.parametrize(("rows", "max_distance"), [(8, 5), (6, None), (20, None)])
+@pytest.mark.parametrize("groups", [1, H])
+def test_disentangled_scores_are_three_products(
+    groups: int, rows: int, max_distance: int | None, positions: np.ndarray
+) -> None:
+    """(q_i . k_j + q_i . r_(i-j) + k_j . s_(i-j)) / sqrt(3 D) (He et al. 2021, equation 4)."""
+    q, k, keys, queries = random_arrays((B, Q, H, D), (B, K, groups, D), (rows, groups, D), (rows, H, D))
+    truth = np.zeros((B, H, Q, K))
+    for b, h, i, j in np.ndindex(truth.shape):
+        distance, group = int(positions[b % len(positions), i] - j), h * groups // H
+        if max_distance is not None:
+            distance = attention_equations.deberta_bucket(distance, rows // 2, max_distance)
+        row = min(max(distance, -rows // 2), rows // 2 - 1) + rows // 2
+        terms = (q[b, i, h] @ k[b, j, group], q[b, i, h] @ keys[row, group], k[b, j, group] @ queries[row, h])
+        truth[b, h, i, j] = sum(terms) / (3 * D) ** 0.5
+    with jax.enable_x64(True):
+        arrays = jax.device_put([q, k, keys, queries])
+        params = AttentionParameters(position=Disentangled(*arrays[2:], max_distance))
+        found = prepared_score(*arrays[:2], params, positions, Score.SCALED_DOT, AttentionPosition.DISENTANGLED)
+        np.testing.assert_allclose(found, truth, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize(
     "position", [AttentionPosition.SHAW, AttentionPosition.TRANSFORMER_XL], ids=lambda position: position.value
 )
@@ -372,6 +418,7 @@ def window_attention(x_NxHxD: np.ndarray, position: AttentionPosition) -> np.nda
         AttentionPosition.T5: lambda: T5(normal(8, H)),
         AttentionPosition.SHAW: lambda: Shaw(normal(3, D), normal(3, D)),
         AttentionPosition.TRANSFORMER_XL: lambda: TransformerXL(normal(6, H, D), normal(H, D), normal(H, D)),
+        AttentionPosition.DISENTANGLED: lambda: Disentangled(normal(8, H, D), normal(8, H, D)),
     }
     params = AttentionParameters(position=own[position]() if position in own else None)
     return np.asarray(self_attention(x_NxHxD[None].astype(np.float32), params, position))[0]

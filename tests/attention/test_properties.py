@@ -17,7 +17,7 @@ from transformer.attention.blockwise import LogitScaling, LogitTerms, attend_blo
 from transformer.attention.capture import Capture
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer
-from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
+from transformer.attention.positions import T5, AttentionPosition, Disentangled, Shaw, TransformerXL
 from transformer.attention.scores import Score
 
 Facts = dict[str, Any]
@@ -320,10 +320,12 @@ def position_parameters(random: np.random.Generator, shape: Shape, position: Att
             return AttentionParameters(position=Shaw(normal(5, shape.depth), normal(5, shape.value_depth)))
         case AttentionPosition.TRANSFORMER_XL:
             return AttentionParameters(position=TransformerXL(normal(4, *size), normal(*size), normal(*size)))
+        case AttentionPosition.DISENTANGLED:
+            return AttentionParameters(position=Disentangled(normal(8, *size), normal(8, *size)))
     return AttentionParameters()
 
 
-DENSE = (AttentionPosition.SHAW, AttentionPosition.TRANSFORMER_XL)
+DENSE = (AttentionPosition.SHAW, AttentionPosition.TRANSFORMER_XL, AttentionPosition.DISENTANGLED)
 PACKED = [
     (position, Backend.EINSUM if position in DENSE else turn(BACKENDS, number))
     for number, position in enumerate(AttentionPosition)

@@ -17,7 +17,7 @@ from transformer.attention.attend_checks import check_attend_call
 from transformer.attention.attention_spec import AttentionParameters, AttentionSpec, Backend
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import softmax
-from transformer.attention.positions import T5, AttentionPosition, Shaw, TransformerXL
+from transformer.attention.positions import T5, AttentionPosition, Disentangled, Shaw, TransformerXL
 from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
 
 # Key depth C, the hidden width A and the longest memory N differ from all else, so that no transposition passes.
@@ -285,6 +285,8 @@ def position_parameters(position: AttentionPosition) -> Any:
             return Shaw(normal(5, D))
         case AttentionPosition.TRANSFORMER_XL:
             return TransformerXL(normal(6, H, D), normal(H, D), normal(H, D))
+        case AttentionPosition.DISENTANGLED:
+            return Disentangled(normal(8, H, D), normal(8, H, D), max_distance=5)
         case _:
             return None
 

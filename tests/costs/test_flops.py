@@ -232,6 +232,9 @@ CONFIGS: dict[str, TransformerConfig] = {
         DECODER, positions=PositionEncoding.SHAW, relative_attention_max_distance=5, head_dim=3
     ),
     "decoder-t5": dataclasses.replace(DECODER, positions=PositionEncoding.T5),
+    "decoder-disentangled": dataclasses.replace(
+        DECODER, positions=PositionEncoding.DISENTANGLED, relative_attention_num_buckets=8
+    ),
     "decoder-alibi": dataclasses.replace(DECODER, positions=PositionEncoding.ALIBI),
     **{f"decoder-{score.value}": dataclasses.replace(DECODER, score=score, head_dim=3) for score in Score},
     "encoder": ENCODER,
@@ -259,6 +262,11 @@ FORWARD = {
     "decoder-parallel": (152_544, 35_040),
     "decoder-shaw": (180_768, 42_080),
     "decoder-t5": (184_800, 42_720),
+    # Both tables of eight relative positions are projected and multiplied in each of two layers.
+    "decoder-disentangled": (
+        184_800 + 2 * (2 * 2 * 21 * 16 * 8 + 2 * 2 * 8 * 16 * 16),
+        42_720 + 2 * (2 * 2 * 5 * 16 * 8 + 2 * 2 * 8 * 16 * 16),
+    ),
     "decoder-alibi": (184_800, 42_720),
     "decoder-dot": (158_592, 36_800),
     "decoder-scaled_dot": (158_592, 36_800),

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tests.data import hostile_tokenizers
 from transformer.config import UserError
+from transformer.data.text_batches import SpecialTokenFrame
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import (
     load_gpt2_tokenizer,
@@ -207,6 +209,17 @@ def roberta(tmp_path: Path, mask: Any = "<mask>", **flags: bool) -> FastTokenize
 
 def shown(tokenizer: FastTokenizer, text: str) -> str:
     return "|".join(tokenizer.pieces(encode_with_special_tokens(tokenizer, text)))
+
+
+@pytest.mark.parametrize("begin", [None, 1])
+@pytest.mark.parametrize("end", [None, 2])
+def test_a_text_has_the_special_tokens_of_the_windows_of_training(begin: int | None, end: int | None) -> None:
+    """T5 has an end token alone, which its tokenizer in transformers puts behind every text, too."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4}, "<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = FastTokenizer(backend, pad_id=0, bos_id=begin, eos_id=end, unk_id=3)
+    window = SpecialTokenFrame(begin, end).wrap(np.array([4, 4]))
+    assert encode_with_special_tokens(tokenizer, "a a") == window.tolist()
 
 
 def test_the_white_space_of_a_mask_is_as_its_tokenizer_says(tmp_path: Path) -> None:

@@ -114,6 +114,22 @@ MODERNBERT = {
     "cls_token_id": 1,
     "sep_token_id": 2,
 }
+# Three heads of odd depth; buckets of several distances, and distances beyond the last.
+DEBERTA = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 30,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": FEED_FORWARD,
+    "max_position_embeddings": POSITIONS,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "share_att_key": True,
+    "position_buckets": 4,
+    "max_relative_positions": 7,
+    "norm_rel_ebd": "layer_norm",
+}
 BART = {key: value for key, value in MARIAN.items() if not key.endswith(("_token_id", "_embedding"))}
 XGLM = {
     "vocab_size": VOCABULARY,
@@ -492,6 +508,29 @@ CASES = {
         "encoder",
         dtype="float32",
         seed=2,
+    ),
+    "deberta": Case("DebertaV2ForMaskedLM", DEBERTA, "encoder", seed=1),
+    # No buckets, more distances than the text has, and token types.
+    "deberta_distances": Case(
+        "DebertaV2ForMaskedLM",
+        DEBERTA
+        | {
+            "hidden_size": WIDTH,
+            "num_attention_heads": HEADS,
+            "position_buckets": -1,
+            "max_relative_positions": -1,
+            "norm_rel_ebd": "none",
+            "type_vocab_size": 2,
+            "hidden_act": "gelu_new",
+        },
+        "encoder",
+        seed=2,
+    ),
+    "deberta_absolute": Case(
+        "DebertaV2ForMaskedLM",
+        {key: DEBERTA[key] for key in (*BERT,)} | {"type_vocab_size": 2},
+        "encoder",
+        seed=3,
     ),
     "marian": Case("MarianMTModel", MARIAN | {"activation_function": "swish"}, "encoder_decoder", seed=12),
     "marian_relu": Case("MarianMTModel", MARIAN | {"activation_function": "relu"}, "encoder_decoder", seed=14),

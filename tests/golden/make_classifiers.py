@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from cases import ALBERT, BERT, MODERNBERT, POSITIONS, XLNET, Case
+from cases import ALBERT, BERT, DEBERTA, MODERNBERT, POSITIONS, XLNET, Case
 from make_families import LENGTHS, load, padded, real
 
 FOLDER = Path(__file__).with_name("classifiers")
@@ -64,6 +64,10 @@ CASES = {
         "encoder",
         seed=57,
         dtype="float32",
+    ),
+    "deberta": Case("DebertaV2ForSequenceClassification", DEBERTA | CLASSES, "encoder", seed=59),
+    "deberta_tokens": Case(
+        "DebertaV2ForTokenClassification", DEBERTA | CLASSES | {"position_buckets": -1}, "encoder", seed=60
     ),
     "xlnet": Case("XLNetForSequenceClassification", XLNET | CLASSES, seed=47, dtype="float32"),
     "xlnet_tokens": Case("XLNetForTokenClassification", XLNET | CLASSES, seed=48, dtype="float32"),

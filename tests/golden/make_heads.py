@@ -1,7 +1,7 @@
 """Record what transformers gives for heads of decoders, encoders and encoder-decoders, and classes without a head.
 
 Recorded with Python 3.13, torch 2.13.0 (CPU), transformers 5.24.0, safetensors 0.8.0 and numpy 2.4.6. To run it, in an
-environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py
+environment of its own as make_families.py says: golden/bin/python tests/golden/make_heads.py [case ...]
 
 It writes tests/golden/heads.npz. All models of texts have one shape; the weights are rebuilt as in make_families.py.
 The models compute in float64; XLNet and XGLM, which cannot, in float32. The file holds
@@ -20,6 +20,7 @@ It prints which types have which class, as `HEAD_LAYERS` of transformer/huggingf
 
 import importlib.metadata
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from cases import (
     ALBERT,
     BART,
     BERT,
+    DEBERTA,
     DISTILBERT,
     FALCON,
     GPT2,
@@ -124,6 +126,7 @@ ENCODERS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("albert", "Albert", ALBERT, ("none", "token_classes", "choice")),
     ("modernbert", "ModernBert", MODERNBERT, ("none", "choice")),
     ("xlnet", "XLNet", XLNET, ("choice",)),
+    ("deberta-v2", "DebertaV2", DEBERTA, ALL_HEADS),
 )
 # Classes that read a text with encoder and decoder, or with the encoder of such a model alone.
 READER_ENDINGS = ENDINGS
@@ -237,8 +240,14 @@ def record(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    about, arrays = {}, {}
-    for name, case in cases().items():
+    about, arrays, known = {}, {}, cases()
+    if sys.argv[1:]:
+        # The other cases stay as they are.
+        with np.load(FILE) as file:
+            arrays = {key: file[key] for key in file.files}
+        about = json.loads(str(arrays.pop("about")))["cases"]
+    for name in sys.argv[1:] or known:
+        case = known[name]
         about[name], found = record(case)
         kinds = {"f": np.float32, "i": np.int32}
         arrays |= {f"{name}/{key}": value.astype(kinds[value.dtype.kind]) for key, value in found.items()}

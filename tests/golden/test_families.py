@@ -63,6 +63,8 @@ OPTIONS = (
     "camembert",
     "cohere2_bias",
     "cohere_bias",
+    "deberta_absolute",
+    "deberta_distances",
     "distilbert_relu",
     "electra_one_type",
     "electra_small",

@@ -47,6 +47,8 @@ TENSORS_OF_HEADS = {
         }
     ),
     "roberta": frozenset({"lm_head.dense.weight"}),
+    "deberta-v2": frozenset({"cls.predictions.transform.dense.weight"}),
+    "deberta-v2 absolute": frozenset({"classifier.weight", "pooler.dense.weight"}),
     "albert groups": frozenset({"classifier.weight", "albert.pooler.weight"}),
 }
 NEXT_SENTENCE = "cls.seq_relationship.weight"
@@ -638,7 +640,11 @@ def in_short_texts(read: tuple[Any, Any]) -> tuple[Any, Any]:
     section["layer_scale"] = section.get("layer_scale") is not None
     # What another head of the same body would read.
     if "head_transform" in section:
-        unread = {"classes": ("output_bias", "tie_embeddings"), "masked": ("pooling",), "pretraining": ("pooling",)}
+        unread = {
+            "classes": ("output_bias", "tie_embeddings"),
+            "masked": ("pooling", "pooler_activation"),
+            "pretraining": ("pooling",),
+        }
         for key in unread.get(section["head"], ("pooling", "output_bias", "tie_embeddings")):
             del section[key]
     section["experts"] = {key: value for key, value in section.get("experts", {}).items() if key != "balance_loss"}

@@ -49,6 +49,16 @@ EXPERTS = {"count": 5, "gating": "top_k"}
         ("modernbert", "local_attention", 1),
         ("modernbert", "layer_types", ["full_attention"]),
         ("modernbert", "rope_scaling", {"rope_type": "linear", "factor": 2.0}),
+        ("deberta", "conv_kernel_size", 3),
+        ("deberta", "share_att_key", False),
+        ("deberta", "pos_att_type", ["c2p"]),
+        ("deberta", "position_biased_input", True),
+        ("deberta", "embedding_size", 12),
+        ("deberta", "attention_head_size", 8),
+        ("deberta", "tie_word_embeddings", False),
+        ("deberta", "max_relative_positions", 3),
+        ("deberta", "position_buckets", 5),
+        ("deberta_absolute", "pos_att_type", ["c2p"]),
         ("electra", "hidden_act", "relu"),
         ("mt5", "is_decoder", True),
         ("mixtral", "num_experts_per_tok", 6),
@@ -157,6 +167,31 @@ def test_heads_that_no_encoder_has_are_refused(tmp_path: Path, name: str, archit
         read(recording(name), tmp_path, architectures=[architecture])
 
 
+def test_either_name_of_debertas_head_is_read_as_its_class_reads_it(tmp_path: Path) -> None:
+    recorded = recording("deberta")
+    usual = read(recorded, tmp_path / "usual")
+    names = {
+        "cls.predictions.transform.": "lm_predictions.lm_head.",
+        "cls.predictions.bias": "lm_predictions.lm_head.bias",
+    }
+    weights = dict(recorded.weights)
+    for old, new in names.items():
+        weights = {key.replace(old, new): value for key, value in weights.items()}
+    published = recorded._replace(weights=weights)
+    other = read(published, tmp_path / "new", legacy=False)
+    assert other.model == usual.model
+    # A head of classes that is added to it begins with a pooler as its class has it.
+    assert usual.model["pooler_activation"] == "gelu"
+    found, expected = (leaves_by_path(foreign.read_params()) for foreign in (other, usual))
+    assert all(np.array_equal(found[path], leaf) for path, leaf in expected.items())
+    with pytest.raises(UserError, match=r"legacy=true, .* the file has lm_predictions.lm_head: say legacy=false"):
+        read(published, tmp_path / "wrong")
+    # The published files name no class: what AutoModel reads of them is the body.
+    body = read(published, tmp_path / "body", architectures=None)
+    assert body.model["head"] == "none"
+    assert any("does not read them: lm_predictions.lm_head.LayerNorm.bias" in note for note in body.notes)
+
+
 def test_the_body_of_a_discriminator_is_read(tmp_path: Path) -> None:
     recorded = recording("electra")
     body = {key: value for key, value in recorded.weights.items() if key.startswith("electra.")}
@@ -244,6 +279,9 @@ def test_an_mt5_has_a_head_of_its_own_where_its_file_has_one(tmp_path: Path) -> 
         ("bert", {"pooling": "mean"}, "config.model.pooling=mean is not first"),
         ("electra_small", {"embedding_width": 32}, "config.model.embedding_width=32 has a projection"),
         ("albert", {"layer_groups": None}, "config.model.layer_groups=None, which it always has there"),
+        ("deberta", {"pooler_activation": "gelu", "head": "pretraining"}, "head=pretraining is none of masked, none"),
+        ("deberta", {"add_pooling_layer": True}, "config.model.add_pooling_layer=True with head=masked"),
+        ("bert", {"positions": "disentangled"}, "config.model.positions=disentangled is not learned"),
         ("modernbert", {"norm_placement": "pre"}, "config.model.norm_placement=pre is not pre_normed_input"),
         ("modernbert", {"head_biases": "blocks"}, "config.model.head_biases=blocks is none of last, all"),
         ("modernbert", {"attention_windows": (1, 2), "rotary_pattern": ("local",)}, "are of several sizes"),
@@ -269,6 +307,20 @@ def test_the_first_mpt_files_name_their_class_otherwise() -> None:
     assert usual == first
 
 
+_DEBERTA_V3_BASE = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": "p2c|c2p",
+    "share_att_key": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+}
+
+
 @pytest.mark.parametrize(
     ("architecture", "changes", "parameters"),
     [
@@ -276,6 +328,12 @@ def test_the_first_mpt_files_name_their_class_otherwise() -> None:
         ("AlbertForMaskedLM", {}, 206_368_944),
         ("ElectraModel", {}, 13_483_008),
         ("ModernBertForMaskedLM", {}, 149_655_232),
+        ("DebertaV2Model", _DEBERTA_V3_BASE, 183_831_552),
+        (
+            "DebertaV2Model",
+            _DEBERTA_V3_BASE | {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
+            70_682_112,
+        ),
         (
             "ModernBertForMaskedLM",
             {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 2624},
@@ -287,7 +345,7 @@ def test_published_encoders_have_as_many_parameters_as_there(
     architecture: str, changes: dict[str, Any], parameters: int
 ) -> None:
     """The numbers are those of transformers 5.24.0: a block that layers share counts once."""
-    model_type = re.sub(r"(Model|ForMaskedLM)$", "", architecture).lower()
+    model_type = re.sub(r"(Model|ForMaskedLM)$", "", architecture).lower().replace("v2", "-v2")
     pooler = frozenset({"albert.pooler.weight"} if architecture == "AlbertModel" else ())
     config = {"model_type": model_type, "architectures": [architecture], **changes}
     section, interface = CONVERSIONS[model_type].convert_config(config, pooler)

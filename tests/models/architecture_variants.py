@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "norm_bias": (None, True, False),
 }
 # Embedded in the product of queries and keys, so that only products have them.
-_WITHIN_PRODUCTS = (PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL)
+_WITHIN_PRODUCTS = (PositionEncoding.SHAW, PositionEncoding.TRANSFORMER_XL, PositionEncoding.DISENTANGLED)
 
 
 class Arrangement(NamedTuple):

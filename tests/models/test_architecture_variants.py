@@ -283,7 +283,7 @@ def test_exactly_the_parameters_that_an_arrangement_has(arrangement: Arrangement
     sides = ("",) if family != "encoder_decoder" else ("encoder_", "decoder_")
     for side in sides:
         expected |= norm(f"{side}norm") if placement not in ("post", "deepnorm") else set()
-        expected |= {f"{side}relative/table"} if positions == "t5" else set()
+        expected |= {f"{side}relative/table"} if positions in ("t5", "disentangled") else set()
     expected |= {"positions/table"} if positions == "learned" else set()
     expected |= set() if options["tie_embeddings"] else {"unembedding/kernel"}
     expected |= {"output_bias/bias"} if options["output_bias"] else set()

@@ -19,7 +19,7 @@ from transformer.layers.transformer_config import Biases, PositionEncoding, Rema
 from transformer.models import encoder
 from transformer.models.encoder import EncoderConfig, EncoderHead, HeadBiases, HeadTransform, Pooling
 from transformer.models.model import Variables, leaves_by_path
-from transformer.models.task_interface import InputSpec, TaskInterface
+from transformer.models.task_interface import TEXT_CLASSIFICATION_WITH_TYPES, InputSpec, TaskInterface
 from transformer.training.partitioning import ShardingConfig, make_placement, trace_with_placement
 
 TOKENS = np.int32([[5, 9, 3, 8, 7], [6, 4, 8, PAD, PAD]])
@@ -47,6 +47,20 @@ def test_the_padding_token_gives_the_lengths_that_are_not_given(case: Any) -> No
     real = TOKENS != PAD
     np.testing.assert_allclose(np.asarray(padded)[:, :5][real], np.asarray(logits)[real], rtol=0, atol=1e-5)
     np.testing.assert_allclose(padded_aux.extras["pooled"], aux.extras["pooled"], rtol=0, atol=1e-5)
+
+
+def test_a_classifier_without_token_types_reads_pairs_by_their_separator_alone() -> None:
+    vocabularies = {"tokens": VOCABULARY, "joint": VOCABULARY, "classes": 3, "types": 2}
+    inputs = TEXT_CLASSIFICATION_WITH_TYPES.inputs
+    specs = {name: InputSpec((2, 5) if name != "lengths" else (2,), np.int32) for name in inputs}
+    interface = TaskInterface(specs, vocabularies, pad_id=PAD, output=TEXT_CLASSIFICATION_WITH_TYPES.output)
+    for types, head, refused in ((0, "classes", False), (1, "classes", True), (2, "classes", False)):
+        config = EncoderConfig(num_token_types=types, head=EncoderHead(head))
+        if refused:
+            with pytest.raises(UserError, match="num_token_types=1 cannot tell texts apart"):
+                encoder.check_task(config, interface)
+        else:
+            encoder.check_task(config, interface)
 
 
 def test_every_token_sees_every_other() -> None:

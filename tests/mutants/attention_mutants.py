@@ -215,6 +215,30 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/positions.py",
+        "np.ceil(steps) + middle",
+        "np.floor(steps) + middle",
+        ("tests/attention/test_positions.py",),
+    ),
+    Mutant(
+        "transformer/attention/positions.py",
+        "    num_products = 3",
+        "    num_products = 2",
+        ("tests/attention/test_positions.py",),
+    ),
+    Mutant(
+        "transformer/attention/positions.py",
+        "distance_BxQxK = query_positions[:, :, None] - jnp.arange(k_BxKxGxC.shape[1])",
+        "distance_BxQxK = jnp.arange(k_BxKxGxC.shape[1]) - query_positions[:, :, None]",
+        ("tests/attention/test_positions.py",),
+    ),
+    Mutant(
+        "transformer/attention/positions.py",
+        'products("bkhd,phd->bhkp", k_BxKxHxD, self.queries_PxHxD.astype(dtype))',
+        'products("bkhd,phd->bhkp", k_BxKxHxD, position_keys_PxHxD)',
+        ("tests/attention/test_positions.py",),
+    ),
+    Mutant(
+        "transformer/attention/positions.py",
         "if self.max_distance <= exact:",
         "if self.max_distance < exact:",
         ("tests/attention/test_attend_checks.py",),

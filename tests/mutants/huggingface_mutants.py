@@ -16,6 +16,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/huggingface/test_types_page.py",),
     ),
     Mutant(
+        "transformer/huggingface/deberta.py",
+        "2 * max(buckets, 0)",
+        "max(buckets, 0)",
+        ("tests/huggingface/test_types_by_tables.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/deberta.py",
+        '(("position_biased_input", False), ("share_att_key", True))',
+        '(("position_biased_input", False),)',
+        ("tests/huggingface/test_types_by_tables.py",),
+    ),
+    Mutant(
+        "transformer/huggingface/deberta.py",
+        'if config["legacy"] else (_NEW_HEAD, _TRANSFORM)',
+        'if not config["legacy"] else (_NEW_HEAD, _TRANSFORM)',
+        ("tests/huggingface/test_types_by_tables.py",),
+    ),
+    Mutant(
         "transformer/huggingface/mpt.py",
         'if attention.get("clip_qkv"):',
         'if attention.get("clip_qkv") is True:',

@@ -4,6 +4,7 @@ Arrays come by name: q, k, v, bias, center, and the parameters of the score and 
 their papers' letters got, such as "score.weight_HxDxC" (q' W k) or "position.table_PxH".
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ class Kind(NamedTuple):
     temperature: float = 1.0
     bidirectional: bool = True
     max_distance: int = 128
+    in_buckets: bool = True
     noise: np.ndarray | None = None
     dropout: float = 0.0
     kept: np.ndarray | None = None
@@ -168,7 +170,8 @@ def scores(kind: Kind, arrays: Arrays, position_BxQ: np.ndarray) -> np.ndarray:
             products = products + relative_products(kind, arrays, q_BxHxQxD, k_BxHxKxC, position_BxQ)
             if kind.score == "dot":
                 return products
-            return products * (1 / np.sqrt(q_BxHxQxD.shape[-1]) if kind.scale is None else kind.scale)
+            summed = 3 if kind.position == "disentangled" else 1
+            return products * (1 / np.sqrt(summed * q_BxHxQxD.shape[-1]) if kind.scale is None else kind.scale)
         case "cosine":
             lengths = np.linalg.norm(q_BxHxQxD, axis=-1)[..., None] * np.linalg.norm(k_BxHxKxC, axis=-1)[:, :, None]
             cosine = np.einsum("bhqd,bhkd->bhqk", q_BxHxQxD, k_BxHxKxC) / lengths
@@ -239,6 +242,7 @@ def relative_products(
     """What is added to q . k before it is scaled.
 
     Shaw: q_i . a_(clip(j - i)). Transformer-XL: q_i . W R_(i - j) + u . k_j + v . W R_(i - j).
+    Disentangled: q_i . r_(i - j) + k_j . s_(i - j).
     """
     distance_BxQxK = distances(position_BxQ, k_BxHxKxD.shape[2])
     if kind.position == "shaw":
@@ -253,6 +257,16 @@ def relative_products(
         by_position = np.einsum("bhqd,bhqkd->bhqk", q_BxHxQxD, projected)
         of_content = np.einsum("hd,bhkd->bhk", arrays["position.content_HxD"], k_BxHxKxD)[:, :, None]
         return by_position + of_content + np.einsum("hd,bhqkd->bhqk", arrays["position.position_HxD"], projected)
+    if kind.position == "disentangled":
+        keys_PxHxD, queries_PxHxD = (arrays[f"position.{name}"] for name in ("keys_PxGxD", "queries_PxHxD"))
+        keys_PxHxD = np.repeat(keys_PxHxD, q_BxHxQxD.shape[1] // keys_PxHxD.shape[1], axis=1)
+        span = len(keys_PxHxD) // 2
+        row_BxQxK = np.zeros_like(distance_BxQxK)
+        for distance in np.unique(distance_BxQxK):
+            bucket = deberta_bucket(-int(distance), span, kind.max_distance) if kind.in_buckets else -int(distance)
+            row_BxQxK[distance_BxQxK == distance] = min(max(bucket, -span), span - 1) + span
+        of_keys = np.einsum("bhqd,bqkhd->bhqk", q_BxHxQxD, keys_PxHxD[row_BxQxK])
+        return of_keys + np.einsum("bhkd,bqkhd->bhqk", k_BxHxKxD, queries_PxHxD[row_BxQxK])
     return 0.0
 
 
@@ -283,6 +297,20 @@ def slopes(heads: int) -> list[float]:
     if power == heads:
         return [2 ** (-8 * (head + 1) / heads) for head in range(heads)]
     return slopes(power) + slopes(2 * power)[0::2][: heads - power]
+
+
+def deberta_bucket(distance: int, buckets: int, max_distance: int) -> int:
+    """DeBERTa's: the first half of a side hold one distance each, and those of the rest grow by a constant factor.
+
+    The bucket m + n has the distances up to m ((M - 1) / m)^(n / (m - 1)), compared in whole numbers: by their power of
+    m - 1.
+    """
+    middle, away = buckets // 2, abs(distance)
+    if away <= middle:
+        return distance
+    power = middle - 1
+    steps = next(n for n in itertools.count(1) if away**power * middle**n <= (max_distance - 1) ** n * middle**power)
+    return (middle + steps) * (1 if distance > 0 else -1)
 
 
 def t5_bucket(distance: int, buckets: int, kind: Kind) -> int:

@@ -132,6 +132,9 @@ def waves(length: int, width: int, kind: str = "sinusoidal") -> np.ndarray:
     return table
 
 
+RELATIVE = ("alibi", "t5", "shaw", "transformer_xl", "disentangled")
+
+
 def multi_head(
     weights: Weights,
     x: np.ndarray,
@@ -156,7 +159,7 @@ def multi_head(
             arrays[name] = normed(kind, weights[norm]["norm"], flat).reshape(arrays[name].shape)
     if "sinks" in weights:
         arrays["sinks"] = weights["sinks"]
-    position = kind.positions if kind.positions in ("alibi", "t5", "shaw", "transformer_xl") else "none"
+    position = kind.positions if kind.positions in RELATIVE else "none"
     if kind.positions in ("rotary", "rotary_halves"):
         for name in ("q", "k"):
             arrays[name] = turned(kind, arrays[name])
@@ -164,6 +167,10 @@ def multi_head(
     if position == "t5":
         assert table is not None
         arrays["position.table_PxH"] = table
+    elif position == "disentangled":
+        assert table is not None
+        arrays["position.keys_PxGxD"] = projected("key", table[None])[0]
+        arrays["position.queries_PxHxD"] = projected("query", table[None])[0]
     elif position == "shaw":
         names = {"keys": "keys_PxD", "values": "values_PxD"}
     elif position == "transformer_xl":

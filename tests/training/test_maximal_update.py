@@ -186,6 +186,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "score": Score.GENERAL,
     },
     "shaw": {"positions": PositionEncoding.SHAW, "norm": NormKind.RMS},
+    "disentangled": {
+        "positions": PositionEncoding.DISENTANGLED,
+        "relative_attention_num_buckets": 8,
+        "relative_embedding_norm": True,
+    },
     "concat": {"score": Score.CONCAT, "initialization": Initialization.T5},
     "mlp": {
         "score": Score.MLP,

@@ -446,10 +446,10 @@ def _compute_logits(
     """modification((score + position products) scale) + position bias + bias, in float32 or wider."""
     heads, keys = q.shape[2], prepared.shape[1]
     logits_BxHxQxK = function.logits(function.query(scheme.encode_queries(q, positions)), prepared)
-    position_products = scheme.position_logits(q, positions, keys, consecutive=consecutive)
+    position_products = scheme.position_logits(q, prepared, positions, consecutive=consecutive)
     if position_products is not None:
         logits_BxHxQxK = logits_BxHxQxK + position_products
-    logits_BxHxQxK = logits_BxHxQxK * function.scale(q.shape[-1], scale)
+    logits_BxHxQxK = logits_BxHxQxK * function.scale(scheme.num_products * q.shape[-1], scale)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     key_1x1xK = jnp.arange(keys, dtype=jnp.int32)[None, None]
     if modification is not None:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import enum
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -121,6 +122,7 @@ class AttentionPosition(enum.Enum):
         T5: A learned bias for each bucket of distance (Raffel et al. 2020).
         SHAW: Embeddings of relative positions (Shaw et al. 2018).
         TRANSFORMER_XL: Projected sinusoids of relative positions (Dai et al. 2019).
+        DISENTANGLED: Products of queries with positions and of positions with keys (He et al. 2021).
     """
 
     NONE = "none"
@@ -130,6 +132,7 @@ class AttentionPosition(enum.Enum):
     T5 = "t5"
     SHAW = "shaw"
     TRANSFORMER_XL = "transformer_xl"
+    DISENTANGLED = "disentangled"
 
 
 QueryPositions = Int[Array, "#B Q"]
@@ -146,6 +149,7 @@ class PositionScheme(AttentionComponent):
         shared_by_layers: Whether all layers of a stack share its parameters.
         supports_relative_segments: Whether it can also depend on whether query and key are of one kind, such as a
             sentence.
+        num_products: How many products a logit is the sum of, for whose number a scaled score divides, too.
     """
 
     parameters = "none"
@@ -153,6 +157,7 @@ class PositionScheme(AttentionComponent):
     adds_position_bias = False
     shared_by_layers = False
     supports_relative_segments = False
+    num_products = 1
 
     @classmethod
     def incompatible_reason(cls, score: Any) -> str | None:
@@ -199,14 +204,14 @@ class PositionScheme(AttentionComponent):
         return k_BxKxGxC
 
     def position_logits(
-        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+        self, q_BxQxHxD: Queries, k_BxKxGxC: Keys, query_positions: QueryPositions, *, consecutive: bool
     ) -> Logits | None:
-        """Compute the term that is added to q . k before scaling, from the queries and their distances to the keys.
+        """Compute the term that is added to q . k before scaling, from both sides and their distances.
 
         Args:
             q_BxQxHxD: The queries, before `encode_queries`.
-            query_positions: Their positions.
-            keys: Number of keys, at positions 0 ... keys - 1.
+            k_BxKxGxC: The keys, at positions 0 ... K - 1.
+            query_positions: Positions of the queries.
             consecutive: Whether the positions of a row are known to be consecutive, as those of `attend` are.
 
         Returns:
@@ -444,8 +449,9 @@ class Shaw(_DotProductScheme):
             )
 
     def position_logits(
-        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+        self, q_BxQxHxD: Queries, k_BxKxGxC: Keys, query_positions: QueryPositions, *, consecutive: bool
     ) -> Logits:
+        keys = k_BxKxGxC.shape[1]
         keys_PxD, wide = self.keys_PxD.astype(q_BxQxHxD.dtype), jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         products_BxHxQxP = jnp.einsum("bqhd,pd->bhqp", q_BxQxHxD, keys_PxD, preferred_element_type=wide)
         if self.edge_types_BxQxK is not None:
@@ -536,9 +542,10 @@ class TransformerXL(_DotProductScheme):
         return q_BxQxHxD + self.content_HxD.astype(q_BxQxHxD.dtype)
 
     def position_logits(
-        self, q_BxQxHxD: Queries, query_positions: QueryPositions, keys: int, *, consecutive: bool
+        self, q_BxQxHxD: Queries, k_BxKxGxC: Keys, query_positions: QueryPositions, *, consecutive: bool
     ) -> Logits:
         batch, queries = q_BxQxHxD.shape[:2]
+        keys = k_BxKxGxC.shape[1]
         dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
         if consecutive:
             # One wave for each distance i - j that occurs, the greatest first; with an offset they differ by example.
@@ -576,6 +583,97 @@ class TransformerXL(_DotProductScheme):
         return jnp.concatenate(sinusoids(distances, self.weight_ExHxD.shape[0], 10000.0, wide), axis=-1).astype(dtype)
 
 
+@pytree_dataclass
+class Disentangled(_DotProductScheme):
+    """Disentangled attention q_i . k_j + q_i . r_d + k_j . s_d, scaled by 1 / sqrt(3 D) (He et al. 2021, equation 4).
+
+    The three products are of content with content, of content with position and of position with content. The rows r
+    and s are projections of the same embeddings of relative positions. The relative position d = i - j is bounded to
+    -P/2 <= d < P/2 (equation 3), or put into as many buckets (`deberta_bucket`). As in the authors' code, both
+    terms take the d of query and key, where the equation has that of key and query in the last.
+
+    Attributes:
+        keys_PxGxD: r, the projected keys of the P relative positions.
+        queries_PxHxD: s, their projected queries.
+        max_distance: The distance from which on relative positions share the last bucket; None for no buckets.
+    """
+
+    keys_PxGxD: Float[Array, "P G D"] = array_field("positions", "groups", "head_dim")
+    queries_PxHxD: Float[Array, "P H D"] = array_field("positions", "heads", "head_dim")
+    max_distance: int | None = static_field(default=None)
+
+    shared_by_layers = True
+    num_products = 3
+
+    @classmethod
+    def parameter_specs(cls, sizes: AttentionSizes) -> Mapping[str, ParameterSpec]:
+        rows = sizes.relative_attention_num_buckets or 2 * sizes.relative_attention_max_distance
+        return {"table": ParameterSpec((rows, sizes.width), ("positions", "embed"), normal(0.02))}
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Array], sizes: AttentionSizes) -> "RelativeEmbeddings":
+        bucketed = sizes.relative_attention_num_buckets > 0
+        return RelativeEmbeddings(arrays[0], sizes.relative_attention_max_distance if bucketed else None)
+
+    def check(self, q: Array, value_depth: int | None) -> None:
+        heads, depth = q.shape[2:]
+        rows, groups = self.keys_PxGxD.shape[:2]
+        needed = {
+            "keys_PxGxD": (rows + rows % 2, groups if heads % groups == 0 else heads, depth),
+            "queries_PxHxD": (rows + rows % 2, heads, depth),
+        }
+        for name, shape in needed.items():
+            actual_shape = getattr(self, name).shape
+            if actual_shape != shape:
+                raise ValueError(
+                    f"params.position.{name} has shape {actual_shape}; q {q.shape} needs {shape}, the rows even"
+                )
+        if self.max_distance is not None and (rows % 4 or self.max_distance <= rows // 4 + 1):
+            raise ValueError(
+                f"params.position.max_distance={self.max_distance} must be above {rows // 4 + 1}, and the rows, "
+                f"{rows}, a multiple of 4, half of which have a distance each"
+            )
+
+    def position_logits(
+        self, q_BxQxHxD: Queries, k_BxKxGxC: Keys, query_positions: QueryPositions, *, consecutive: bool
+    ) -> Logits:
+        dtype, wide = q_BxQxHxD.dtype, jnp.promote_types(q_BxQxHxD.dtype, jnp.float32)
+        heads, span = q_BxQxHxD.shape[2], len(self.keys_PxGxD) // 2
+        distance_BxQxK = query_positions[:, :, None] - jnp.arange(k_BxKxGxC.shape[1])
+        if self.max_distance is not None:
+            distance_BxQxK = deberta_bucket(distance_BxQxK, buckets=span, max_distance=self.max_distance)
+        row_BxQxK = jnp.clip(distance_BxQxK, -span, span - 1) + span
+        products = functools.partial(jnp.einsum, preferred_element_type=wide)
+        position_keys_PxHxD = jnp.repeat(self.keys_PxGxD, heads // self.keys_PxGxD.shape[1], axis=1).astype(dtype)
+        k_BxKxHxD = jnp.repeat(k_BxKxGxC, heads // k_BxKxGxC.shape[2], axis=2)
+        content_to_position_BxHxQxP = products("bqhd,phd->bhqp", q_BxQxHxD, position_keys_PxHxD)
+        position_to_content_BxHxKxP = products("bkhd,phd->bhkp", k_BxKxHxD, self.queries_PxHxD.astype(dtype))
+        content_to_position_BxHxQxK = _gather_by_relation(content_to_position_BxHxQxP, row_BxQxK)
+        position_to_content_BxHxKxQ = _gather_by_relation(position_to_content_BxHxKxP, jnp.swapaxes(row_BxQxK, 1, 2))
+        return content_to_position_BxHxQxK + jnp.swapaxes(position_to_content_BxHxKxQ, 2, 3)
+
+
+@pytree_dataclass
+class RelativeEmbeddings(PositionScheme):
+    """The embeddings of relative positions that the layers of disentangled attention share.
+
+    Each layer projects them as it projects its queries and keys (He et al. 2021, section 3.1, with the matrices of
+    content for those of position, as in their published models).
+
+    Attributes:
+        table_PxE: The embeddings, those of later keys first.
+        max_distance: The distance from which on relative positions share the last bucket; None for no buckets.
+    """
+
+    table_PxE: Float[Array, "P E"] = array_field("positions", "embed")
+    max_distance: int | None = static_field(default=None)
+
+    def project(self, query: Callable[[Array], Array], key: Callable[[Array], Array], dtype: jnp.dtype) -> Disentangled:
+        """The position scheme of a layer with these projections, computed in `dtype`."""
+        table_PxE = self.table_PxE.astype(dtype)
+        return Disentangled(key(table_PxE), query(table_PxE), self.max_distance)
+
+
 SCHEMES: dict[AttentionPosition, type[PositionScheme]] = {
     AttentionPosition.NONE: PositionScheme,
     AttentionPosition.ROTARY: Rotary,
@@ -584,6 +682,7 @@ SCHEMES: dict[AttentionPosition, type[PositionScheme]] = {
     AttentionPosition.T5: T5,
     AttentionPosition.SHAW: Shaw,
     AttentionPosition.TRANSFORMER_XL: TransformerXL,
+    AttentionPosition.DISENTANGLED: Disentangled,
 }
 
 
@@ -635,6 +734,31 @@ def t5_bucket(
     ratio = jnp.maximum(magnitude, 1).astype(jnp.float32) / exact
     large_bucket = exact + (jnp.log(ratio) / math.log(max_distance / exact) * (buckets - exact)).astype(distance.dtype)
     return offset + jnp.where(magnitude < exact, magnitude, jnp.minimum(large_bucket, buckets - 1))
+
+
+def deberta_bucket(distance: Int[Array, "*shape"], *, buckets: int, max_distance: int) -> Int[Array, "*shape"]:
+    """Compute the bucket of a distance d in DeBERTa's second version (the authors' code).
+
+    Up to m = buckets / 2 the bucket is d itself; beyond it is
+    sign(d) (m + ceil(log(|d| / m) / log((max_distance - 1) / m) (m - 1))).
+
+    Args:
+        distance: Query position minus key position.
+        buckets: Number of buckets of each side.
+        max_distance: Distances from this one on are in buckets of which none is used.
+
+    Returns:
+        The bucket; those of distances below `max_distance` are at most `buckets` - 1 on either side.
+    """
+    middle = buckets // 2
+    # A table in float32, as in the published code: the edges of the buckets are part of the published weights, and a
+    # compiled logarithm may round otherwise. Every farther distance is beyond the last bucket, as the last row is.
+    magnitude = np.arange(max_distance + 1)
+    ratio = np.maximum(magnitude, middle).astype(np.float32) / np.float32(middle)
+    steps = np.log(ratio) / np.log(np.float32((max_distance - 1) / middle)) * np.float32(middle - 1)
+    bucket = np.where(magnitude <= middle, magnitude, np.ceil(steps) + middle).astype(np.int32)
+    bucket[-1] = buckets
+    return jnp.sign(distance) * jnp.asarray(bucket)[jnp.minimum(jnp.abs(distance), max_distance)]
 
 
 def _relative_shift(products_BxHxQxP: Array, keys: int) -> Array:

@@ -38,7 +38,10 @@ def query_key_vectors(
     q = scheme.encode_queries(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))
     k = scheme.encode_keys(k_BxKxGxD, jnp.arange(k_BxKxGxD.shape[1], dtype=jnp.int32)[None])
     adds_to_logits = scheme.adds_position_bias or type(scheme).position_logits is not PositionScheme.position_logits
-    scale, is_whole_logit = score().scale(q.shape[-1], spec.scale), not adds_to_logits and spec.temperature == 1
+    scale, is_whole_logit = (
+        score().scale(scheme.num_products * q.shape[-1], spec.scale),
+        not adds_to_logits and spec.temperature == 1,
+    )
     q, k = jax.lax.stop_gradient((q, k))
     return QueryKeyVectors(q, k, jnp.float32(scale), jnp.bool_(is_whole_logit))
 

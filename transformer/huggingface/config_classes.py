@@ -29,6 +29,7 @@ _KINDS: Mapping[str, Any] = {
     "str": str,
     "str | None": str | None,
     "str list | None": _NAMES,
+    "str | str list | None": str | _NAMES,
     "mapping": Mapping[str, Any] | None,
     "sides": int | tuple[int, ...],
     "sides | None": int | tuple[int, ...] | None,

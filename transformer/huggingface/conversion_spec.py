@@ -359,7 +359,7 @@ class ConversionSpec:
                 )
         complete = self.complete_config(config)
         for name, usual in self.training_keys.items():
-            rate, ours = complete[name], complete[usual] if usual else 0
+            rate, ours = complete.get(name), complete[usual] if usual else 0
             if rate not in (None, ours):
                 applied = f"has the rate of {usual} there, {ours}" if usual else "has no such dropout"
                 notes.append(f"config.json has {name}={rate}; further training {applied}")
@@ -517,6 +517,7 @@ FIELDS_OF_SOME: Config = {
         "attention_scale",
         "attention_softcap",
         "attention_sinks",
+        "relative_embedding_norm",
         "embedding_multiplier",
         "residual_multiplier",
         "layer_scale",

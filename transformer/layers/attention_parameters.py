@@ -116,7 +116,9 @@ class SharedPositions(_TrainedArrays):
     def __init__(self, config: TransformerConfig, *, bidirectional: bool, builder: ParameterBuilder):
         self.scheme, self.sizes = config.positions.scheme, config.attention_sizes(bidirectional=bidirectional)
         super().__init__(self.scheme.parameter_specs(self.sizes), builder=builder)
+        self.norm = config.make_norm(builder) if config.relative_embedding_norm else None
 
     def __call__(self) -> PositionScheme | None:
-        """The parameters for `attend`."""
-        return self.scheme.from_arrays(self.arrays(None), self.sizes)
+        """The parameters that layers read."""
+        arrays = self.arrays(None)
+        return self.scheme.from_arrays(arrays if self.norm is None else [self.norm(arrays[0])], self.sizes)

@@ -17,6 +17,7 @@ from transformer.attention.positions import (
     SCHEMES,
     AttentionPosition,
     PositionScheme,
+    RelativeEmbeddings,
     Rotary,
     resolve_position_scheme,
 )
@@ -362,6 +363,8 @@ class MultiHeadAttention(Module):
                 positions = self.relative(table, dtype)
                 if isinstance(positions, Rotary) and positions.scaling.kind.depends_on_length:
                     positions = dataclasses.replace(positions, text_length=text_length)
+                if isinstance(positions, RelativeEmbeddings):
+                    positions = positions.project(self.query, self.key, dtype)
                 return self.spec, positions
 
 

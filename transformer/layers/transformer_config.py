@@ -62,6 +62,7 @@ class PositionEncoding(enum.Enum):
     T5 = "t5"
     SHAW = "shaw"
     TRANSFORMER_XL = "transformer_xl"
+    DISENTANGLED = "disentangled"
 
     @property
     def within_attention(self) -> AttentionPosition:
@@ -259,8 +260,11 @@ class TransformerConfig(Config, path="config.model"):
         rotary_scaling: How the rotary frequencies are scaled for contexts longer than those of pre-training.
         rotary_pattern: A period over the layers with the rotary positions of each; empty means GLOBAL in all.
         local_rotary_base: Base of the rotary frequencies of the layers that `rotary_pattern` calls LOCAL.
-        relative_attention_num_buckets: T5's number of distance buckets.
-        relative_attention_max_distance: The distance from which on T5's and Shaw's positions are the same.
+        relative_attention_num_buckets: T5's number of distance buckets, or that of disentangled attention, of both
+            sides; there 0 means none: each distance has an embedding of its own.
+        relative_attention_max_distance: The distance from which on relative positions are the same.
+        relative_embedding_norm: Whether a norm follows the embeddings of relative positions in disentangled attention,
+            as in DeBERTa's second version.
         attention_windows: A period over the layers: a layer of window w sees w positions back (an encoder also w
             ahead), a layer of window 0 sees all; (0, 128) alternates.
         max_length: The greatest number of positions.
@@ -319,6 +323,7 @@ class TransformerConfig(Config, path="config.model"):
     local_rotary_base: PositiveFloat = 10000.0
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: PositiveInt = 128
+    relative_embedding_norm: bool = False
     attention_windows: tuple[NonNegativeInt, ...] = ()
     max_length: PositiveInt = 256
     score: Score = AttentionSpec.score
@@ -482,16 +487,7 @@ class TransformerConfig(Config, path="config.model"):
                 f"config.model.norm_placement={self.norm_placement.value} and config.model.initialization="
                 f"{self.initialization.value} do not go together: deepnorm is both of them, or neither"
             )
-        buckets = f"config.model.relative_attention_num_buckets={self.relative_attention_num_buckets}"
-        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
-            raise UserError(f"{buckets} must be a multiple of 4")
-        alone = self.relative_attention_num_buckets // (4 if self.bidirectional else 2)
-        if self.positions is PositionEncoding.T5 and self.relative_attention_max_distance <= alone:
-            raise UserError(
-                f"config.model.relative_attention_max_distance={self.relative_attention_max_distance} must be above "
-                f"{alone}, the distances that have a bucket each of {buckets}: say "
-                f"relative_attention_max_distance={alone + 1} or more, or fewer buckets"
-            )
+        self.check_relative_positions()
         self.check_attention()
         if self.norm_bias is not None and self.norm is not NormKind.LAYER:
             raise UserError(
@@ -526,6 +522,32 @@ class TransformerConfig(Config, path="config.model"):
             raise UserError(
                 f"config.model.position_offset={offset} is of positions in the embeddings, and config.model.positions="
                 f"{self.positions.value} has none there: leave it out, or say positions=learned or sinusoidal"
+            )
+
+    def check_relative_positions(self) -> None:
+        """Check the buckets of relative positions, and a norm of their embeddings.
+
+        Raises:
+            UserError: If they do not go together; gives the keys, their values and what would be right.
+        """
+        disentangled = self.positions is PositionEncoding.DISENTANGLED
+        if self.relative_embedding_norm and not disentangled:
+            raise UserError(
+                "config.model.relative_embedding_norm=True is of positions=disentangled, and config.model.positions="
+                f"{self.positions.value}: leave it out"
+            )
+        buckets = f"config.model.relative_attention_num_buckets={self.relative_attention_num_buckets}"
+        if disentangled and not self.relative_attention_num_buckets:
+            return
+        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
+            raise UserError(f"{buckets} must be a multiple of 4")
+        quarter = self.relative_attention_num_buckets // 4
+        alone = quarter + 1 if disentangled else quarter if self.bidirectional else 2 * quarter
+        if (disentangled or self.positions is PositionEncoding.T5) and self.relative_attention_max_distance <= alone:
+            raise UserError(
+                f"config.model.relative_attention_max_distance={self.relative_attention_max_distance} must be above "
+                f"{alone}, the distances that have a bucket each of {buckets}: say "
+                f"relative_attention_max_distance={alone + 1} or more, or fewer buckets"
             )
 
     def check_rotary(self) -> None:

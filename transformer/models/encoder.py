@@ -1,6 +1,7 @@
 """The encoder-only Transformer: BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019) and their successors.
 
-These are ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020) and ModernBERT (Warner et al. 2024).
+These are ALBERT (Lan et al. 2020), ELECTRA (Clark et al. 2020), DeBERTa (He et al. 2021) and ModernBERT (Warner et al.
+2024).
 """
 
 import dataclasses
@@ -91,7 +92,7 @@ class PoolerActivation(enum.Enum):
     Attributes:
         TANH: That of BERT and RoBERTa.
         RELU: That of DistilBERT (its code).
-        GELU: That of ELECTRA (its code).
+        GELU: That of ELECTRA and DeBERTa (their code).
     """
 
     TANH = "tanh"
@@ -487,7 +488,9 @@ def check_task(config: EncoderConfig, interface: TaskInterface) -> None:
             "config.task.sequence_format=xlnet is read by config.model.family=xlnet alone: say "
             "config.task.sequence_format=bert or roberta"
         )
-    if config.num_token_types < 2 and "types" in interface.inputs:
+    # Without any type, the separator alone tells texts apart, as in DistilBERT, ModernBERT and DeBERTa.
+    unneeded = config.num_token_types == 0 and not config.scores_tokens
+    if config.num_token_types < 2 and "types" in interface.inputs and not unneeded:
         asks = "input_format=pairs" if config.scores_tokens else "sequence_format=bert"
         raise UserError(
             f"config.model.num_token_types={config.num_token_types} cannot tell texts apart, which config.task.{asks} "

@@ -29,8 +29,11 @@ def encode_masked_text(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Encode a text between the begin and end tokens; the mask token's name stands for that token."""
-    framed = (tokenizer.bos_id, *tokenizer.encode_masked(text), _closing(tokenizer))
+    """Encode a text between the begin and end tokens; the mask token's name stands for that token.
+
+    As around the windows of training, either may be missing: T5 has an end token alone.
+    """
+    framed = (tokenizer.bos_id, *tokenizer.encode_masked(text), tokenizer.eos_id)
     return [number for number in framed if number is not None]
 
 
@@ -112,8 +115,3 @@ def _single_token_ids(tokenizer: Tokenizer, word: str) -> np.ndarray:
     if not word or not single - tokenizer.special_ids:
         raise UserError(f"--score_words names {word!r}, which is no single token of the run's tokenizer")
     return np.array(sorted(single - tokenizer.special_ids))
-
-
-def _closing(tokenizer: Tokenizer) -> int | None:
-    """Return the end token, if there is a begin token too; otherwise models have not seen it after a text."""
-    return tokenizer.eos_id if tokenizer.bos_id is not None else None

@@ -92,13 +92,14 @@ _FILES = {
     "token_classification": "FILE.conll",
     "question_answering": "FILE.json",
 }
-# How each model has its texts, by `model_type`; those of DistilBERT and ModernBERT are BERT's without token types.
-# Decoders have them plain.
+# How each model has its texts, by `model_type`; those of DistilBERT, ModernBERT and DeBERTa are BERT's without token
+# types. Decoders have them plain.
 _SEQUENCE_FORMATS = {
     "bert": SequenceFormat.BERT,
     "electra": SequenceFormat.BERT,
     "albert": SequenceFormat.BERT,
     "modernbert": SequenceFormat.BERT,
+    "deberta-v2": SequenceFormat.BERT,
     "distilbert": SequenceFormat.BERT,
     "roberta": SequenceFormat.ROBERTA,
     "xlm-roberta": SequenceFormat.ROBERTA,
@@ -110,7 +111,7 @@ _SEQUENCE_FORMATS = {
 }
 # Those whose tokenizers put an end token after a text alone, unless their own templates say otherwise.
 _ENCODER_DECODERS = ("marian", "bart", "mbart", "blenderbot", "pegasus", "m2m_100", "t5", "mt5")
-_WITH_TOKEN_TYPES = ("bert", "electra", "albert", "xlnet")
+_WITH_TOKEN_TYPES = ("bert", "electra", "albert", "deberta-v2", "xlnet")
 _SPECIAL = {
     "pad": ("pad_token",),
     "begin": ("bos_token", "cls_token"),
