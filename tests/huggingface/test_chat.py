@@ -1,4 +1,4 @@
-"""A chat model is read, answers by its chat template, becomes a run that answers alike, and goes out with its template."""
+"""A chat model answers by its chat template, becomes a run that answers alike, and goes out with its template."""
 
 import json
 from pathlib import Path

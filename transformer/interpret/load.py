@@ -294,7 +294,7 @@ class LoadedModel:
         Args:
             messages: The messages, oldest first, each with `role` and `content`.
             add_generation_prompt: Whether the text ends where the model's answer begins.
-            **variables: What else the template reads, such as `tools` or `enable_thinking`.
+            **variables: What else the template reads, such as tools or whether to think.
 
         Raises:
             UserError: If the model has no chat template, jinja2 is missing, or the template is wrong, refuses the
@@ -310,7 +310,7 @@ class LoadedModel:
         Args:
             messages: The messages, oldest first, each with `role` and `content`. None may name a special token of the
                 tokenizer.
-            variables: What else the chat template reads, such as `{"enable_thinking": False}`.
+            variables: What else the chat template reads, such as whether to think.
             **decoding: Fields of `DecodingConfig` that differ from the run's own, such as `max_new_tokens=200`.
 
         Raises:

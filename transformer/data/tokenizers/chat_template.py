@@ -57,7 +57,7 @@ class ChatTemplate:
         Args:
             conversations: The messages of each, oldest first.
             add_generation_prompt: Whether a text ends where the model's answer begins.
-            **variables: What else the template reads, such as `tools` or `enable_thinking`.
+            **variables: What else the template reads, such as tools or whether to think.
 
         Raises:
             UserError: If a conversation has no message, one is no mapping with a role, jinja2 is missing, or the
