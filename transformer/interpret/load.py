@@ -551,7 +551,8 @@ def _load_published(folder: Path, dtype: str) -> LoadedModel:
     preprocessor = load_preprocessing(folder, imported)
     experiment = resolve_config(fine_tuning_config(imported, preprocessor, options, name=folder.resolve().name))
     model = _build_model(experiment, preprocessor)
-    params = jax.tree.map(jax.numpy.asarray, imported.read_params())
+    # Nobody else holds these arrays: on a CPU they are taken over as they are, where asarray would copy them.
+    params = jax.tree.map(jax.device_put, imported.read_params())
     state = model.functional.bind(params).initial_state(jax.random.key(0))
     variables, template = Variables(params, state), read_published_chat_template(folder)
     return LoadedModel(experiment, model, variables, preprocessor, imported.config, 0, tuple(imported.notes), template)

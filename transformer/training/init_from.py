@@ -481,7 +481,7 @@ def _source_of_folder(path: Path, run: str, dtype: str) -> InitSource:
 
 def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     if leaf.sharding is None:
-        return jax.numpy.asarray(array)
+        return jax.device_put(array)
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
 
 
