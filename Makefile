@@ -1,6 +1,6 @@
 # `make demo` and `make test` are the only two commands that a new machine needs: each first makes .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-changed install lint format slow faults mutants bench reproduce pods pages docs lock clean engines
+.PHONY: help demo test test-changed install lint format slow faults mutants bench reproduce pods pages docs lock clean engines hf
 
 PYTHON := .venv/bin/python
 DEMO := runs/demo
@@ -59,6 +59,14 @@ engines: ## check the file for SkyPilot by SkyPilot's own parser, in an environm
 	.engines/bin/python -m pip install --quiet skypilot
 	$(PYTEST) tests/launch/test_engine_files.py
 
+hf: ## compare every key of config.json with transformers, in an environment of its own (.hf); CASES="llama t5"
+	@.ci/install dev
+	test -x .hf/bin/python || $(PYTHON) -m venv .hf
+	.hf/bin/python -m pip install --quiet torch==2.13.0 transformers==5.24.0 numpy==2.4.6
+	rm -rf .hf/sweep
+	.hf/bin/python tests/golden/sweep_logits.py .hf/sweep $(CASES)
+	$(PYTHON) -m tests.golden.compare_sweep .hf/sweep
+
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step
 	@.ci/install run
 	$(PYTHON) -m experiments.benchmarks.run --name=loop
@@ -97,5 +105,5 @@ lock: ## renew requirements/ from pyproject.toml, newest versions first
 	$(UV_COMPILE) --extra gpu --extra gcs --constraint requirements/dev.txt -o requirements/gpu.txt
 
 clean: ## remove .venv and caches; runs/ stays
-	rm -rf .venv .cache .engines site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .cache .engines .hf site .ci/javascript/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find transformer launch experiments docs tests -name __pycache__ -type d -prune -exec rm -rf {} +

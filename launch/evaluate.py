@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from typing import Any
 
 from launch.cli import run
 from launch.command import (
@@ -45,6 +46,12 @@ class EvaluateArguments(Arguments):
     num_beams: int | None = flag("the beam size; 1 decodes greedily (default: the config's)")
     length_penalty: float | None = flag("the exponent of the length penalty (default: the config's)")
     coverage_penalty: float | None = flag("the weight of the coverage penalty (default: the config's)")
+    length_power: float | None = flag(
+        "search as transformers does, with this length_penalty of its own",
+        excludes=("length_penalty", "coverage_penalty"),
+        because="they are of different searches",
+    )
+    early_stopping: str | None = flag("with --length_power, when the search stops: estimate, full or never")
     replace_unknown: str | None = flag("replace unknown words of translations: none, copy or dictionary")
     unknown_dictionary: str | None = flag(
         'the .tsv file of --replace_unknown=dictionary, "source<TAB>target" in each line'
@@ -76,12 +83,10 @@ def main(arguments: EvaluateArguments) -> None:
         "fine_tuning_steps": arguments.fine_tuning_steps,
         "fine_tuning_learning_rate": arguments.fine_tuning_learning_rate,
         "num_beams": arguments.num_beams,
-        "length_penalty": arguments.length_penalty,
-        "coverage_penalty": arguments.coverage_penalty,
         "replace_unknown": arguments.replace_unknown,
         "unknown_dictionary": arguments.unknown_dictionary,
     }
-    config_changes = {name: value for name, value in changes.items() if value is not None}
+    config_changes = {name: value for name, value in changes.items() if value is not None} | search_changes(arguments)
     runs = [arguments.workdir, *arguments.ensemble]
     loaded = load_ensemble(runs, arguments.step, config_changes, arguments.trust)
     _, components, state = add_shallow_fusion(
@@ -97,6 +102,26 @@ def main(arguments: EvaluateArguments) -> None:
         print(f"step {int(state.step)}  {evaluation.split}  {evaluation.name}  {report.note}")
         for name, value in report.scalars.items():
             print(f"  {name:<34} {value:.4f}")
+
+
+def search_changes(arguments: EvaluateArguments) -> dict[str, Any]:
+    """Return the fields of the task's config that say how a beam search ranks, with those of the other search reset."""
+    from transformer.runs.run_directory import RunDirectory
+    from transformer.tasks.translation_data import TranslationConfig
+
+    changes = {
+        "length_penalty": arguments.length_penalty,
+        "coverage_penalty": arguments.coverage_penalty,
+        "decoding.length_power": arguments.length_power,
+        "decoding.early_stopping": arguments.early_stopping,
+    }
+    if arguments.length_power is not None:
+        changes |= {"length_penalty": TranslationConfig.length_penalty, "coverage_penalty": 0.0}
+    set_changes = {name: value for name, value in changes.items() if value is not None}
+    own = RunDirectory.open(arguments.workdir).config().get("task", {}).get("decoding", {})
+    if arguments.length_power is None and {"length_penalty", "coverage_penalty"} & set_changes.keys():
+        set_changes |= {f"decoding.{name}": None for name in ("length_power", "early_stopping") if own.get(name)}
+    return set_changes
 
 
 def parse_num_shots(arguments: EvaluateArguments) -> tuple[int, ...] | None:

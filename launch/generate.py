@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.cli import run
 from launch.command import (
@@ -18,6 +19,9 @@ from launch.command import (
 from launch.compilation_cache import enable_compilation_cache
 from transformer.config import SEEDS, UserError
 
+if TYPE_CHECKING:
+    from transformer.training.config import ExperimentConfig
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerateArguments(Arguments):
@@ -28,6 +32,8 @@ class GenerateArguments(Arguments):
     prompt_file: str | None = flag(
         "a file that holds one text, such as a few-shot prompt", excludes=("text",), because="it holds the text"
     )
+    chat: bool = flag("read the text as a user's message, by the model's chat template, and print the answer", False)
+    system: str | None = flag("with --chat, the system message before it", needs=("chat",))
     target_language: str | None = flag("the target language, if the run has learned several")
     step: int | None = flag("the step of the checkpoint (default: the latest)")
     max_new_tokens: int | None = flag("the maximum number of new tokens (default: 64; to translate: all positions)")
@@ -125,7 +131,9 @@ def main(arguments: GenerateArguments) -> None:
     if not prompts:
         print("\n" * len(texts), end="")
         return
-    request = PredictionRequest(prompts, arguments.target_language, arguments.decoding)
+    if arguments.chat:
+        prompts = render_chats(workdir, experiment, prompts, arguments.system)
+    request = PredictionRequest(prompts, arguments.target_language, arguments.decoding, arguments.chat)
     answers = components.task.predict(view, request)
     print_as_utf8()
     for line in arrange_answers_by_line(texts, answers.lines) if by_line else answers.lines:
@@ -139,6 +147,29 @@ def main(arguments: GenerateArguments) -> None:
         config, parameters = experiment.to_config(), count_parameters(state.variables.params)
         page = write_page(folder / "report.html", render_single_text(store, experiment.run.name, config, parameters))
         print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
+
+
+def render_chats(workdir: Path, experiment: "ExperimentConfig", texts: Sequence[str], system: str | None) -> list[str]:
+    """Write each text as a conversation that begins with it, by the run's chat template.
+
+    Raises:
+        UserError: If the run does not continue texts or has no chat template, or a text names a special token.
+    """
+    from transformer.data.tokenizers.chat_template import (
+        load_chat_template,
+        refuse_special_tokens,
+        require_chat_template,
+    )
+    from transformer.tasks.registry import TASKS, task_name
+
+    reader = TASKS[task_name(experiment.task)].input_reader
+    if reader is None or not reader.chats:
+        raise UserError(f"--chat is for language models: {workdir} is a run of {task_name(experiment.task)}")
+    template = require_chat_template(load_chat_template(workdir), str(workdir))
+    opening = [] if system is None else [{"role": "system", "content": system}]
+    conversations = [[*opening, {"role": "user", "content": text}] for text in texts]
+    refuse_special_tokens(reader.load_preprocessor(workdir), conversations)
+    return template.render(conversations, add_generation_prompt=True)
 
 
 def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:

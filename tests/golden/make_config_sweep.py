@@ -18,8 +18,9 @@ import logging
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ from cases import (
     XLNET,
     YARN,
 )
-from weights import random_weights
+from weights import weights_of
 
 FILE = Path(__file__).with_name("config_sweep.json")
 IMAGES = {
@@ -422,6 +423,7 @@ FOREIGN = [
     "tie_word_embeddings",
     "torch_dtype",
 ]
+SEED, START = 3, 7  # of the weights; the token that decoders begin with
 CLOSE = 1e-4  # two kernels of one activation, or of attention, differ by less
 NUMBERS: list[Any] = [None, "x", -1, 0, 1, 2, 3, 0.5, [2]]
 OTHERS: list[Any] = [None, True, False, 2, "x"]
@@ -434,8 +436,16 @@ def values_of(key: str, default: Any, stated: Any) -> list[Any]:
     return [*values, 2 * stated] if type(stated) is int else values
 
 
-def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
-    """What a model of this config.json computes, all numbers in one row."""
+class Computed(NamedTuple):
+    """What a model computes: the shapes of its weights, its inputs, and its outputs by name."""
+
+    shapes: dict[str, tuple[int, ...]]
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
+def compute(kind: str, config: dict[str, Any], folder: Path) -> Computed:
+    """What a model of this config.json computes with random weights."""
     (folder / "config.json").write_text(json.dumps(config))
     loaded = transformers.AutoConfig.from_pretrained(folder)
     loaded._attn_implementation = loaded._experts_implementation = "eager"
@@ -443,11 +453,12 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
         model = getattr(transformers, kind)(copy.deepcopy(loaded)).float().eval()
         parameters = dict(model.named_parameters())
         read = {name: tuple(value.shape) for name, value in parameters.items() if not any(map(name.count, UNREAD))}
-        for name, value in random_weights(read, 3).items():
+        for name, value in weights_of(kind, read, SEED).items():
             parameters[name].copy_(torch.tensor(value))
         generator = np.random.default_rng(0)
         long = LONG_LENGTH if config["model_type"] in LONG_TEXTS else 9
         ids, target = (torch.tensor(generator.integers(6, 40, (2, length))) for length in (long, 7))
+        target[:, 0] = START
         images = getattr(loaded, "vision_config", loaded)
         if hasattr(images, "image_size"):
             size = images.image_size
@@ -459,10 +470,17 @@ def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
             inputs = {"input_ids": ids}
         output = model(**inputs, return_dict=True)
     names = [name for name in output if "logits" in name and name != "router_logits"]
-    found = [
-        output[name].ravel() for name in names or ("last_hidden_state", "pooler_output") if output.get(name) is not None
-    ]
-    return torch.cat(found).numpy()
+    outputs = {
+        name: output[name].numpy()
+        for name in names or ("last_hidden_state", "pooler_output")
+        if output.get(name) is not None
+    }
+    return Computed(read, {name: value.numpy() for name, value in inputs.items()}, outputs)
+
+
+def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:
+    """What a model of this config.json computes, all numbers in one row."""
+    return np.concatenate([value.ravel() for value in compute(kind, config, folder).outputs.values()])
 
 
 def values_of_tower(model_type: str, stated: dict[str, Any]) -> list[Any]:
@@ -506,22 +524,30 @@ def record(case: str, folder: Path) -> dict[str, Any]:
     }
     usual = logits(kind, base, folder)
     assert np.isfinite(usual).all()
-    varied = []
-    names = dict.fromkeys((*keys, *config_class.attribute_map, *FOREIGN))
+    varied = [[key, value, outcome(kind, config, usual, folder)] for key, value, config in variations(case)]
+    print(case, len(varied), flush=True)
+    return {"keys": keys, "aliases": config_class.attribute_map, "config": base, "varied": varied}
+
+
+def variations(case: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each key of a case with each value that is tried, and the config.json of it."""
+    kind, stated = CASES[case]
+    model_type = case.split()[0]
+    base = {"model_type": model_type, "architectures": [kind], **stated}
+    config_class = transformers.AutoConfig.for_model(model_type)
+    defaults = {field.name: field.default for field in dataclasses.fields(config_class)}
+    names = dict.fromkeys((*defaults, *config_class.attribute_map, *FOREIGN))
     for key in names:
         if key == "architectures":
             continue
-        default = keys.get(config_class.attribute_map.get(key, key), {}).get("default")
+        default = defaults.get(config_class.attribute_map.get(key, key))
         known = stated.get(config_class.attribute_map.get(key, key), default)
         rest = {name: value for name, value in base.items() if name != key}
         tower = key == "vision_config" and model_type in TOWERS
         values = values_of_tower(model_type, known) if tower else values_of(key, known, known)
-        tried = [({**rest, key: value}, value) for value in values]
-        varied += [[key, value, outcome(kind, config, usual, folder)] for config, value in tried]
+        yield from ((key, value, {**rest, key: value}) for value in values)
         if key in stated:
-            varied.append([key, "absent", outcome(kind, rest, usual, folder)])
-    print(case, len(varied), flush=True)
-    return {"keys": keys, "aliases": config_class.attribute_map, "config": base, "varied": varied}
+            yield key, "absent", rest
 
 
 def packed(classes: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Recorded with Python 3.11, torch 2.13.0 (CPU), transformers 5.24.0 and numpy 2.4
     golden/bin/python tests/golden/make_generation.py
 
 It writes tests/golden/generation.json: for each model and each set of options the texts of the prompts, and for each
-set of sampling options the tokens that are left of random logits.
+set of sampling options the tokens that are left of random logits, with their probabilities.
 """
 
 import json
@@ -29,6 +29,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.8},
     {"bad_words_ids": [[7], [9, 11], [20, 21, 22]]},
     {"eos_token_id": list(range(20)), "min_new_tokens": 6},
+    {"eos_token_id": [3, 8, 31, 44], "repetition_penalty": 0.8},
+    {"suppress_tokens": list(range(0, 53, 3)), "forced_eos_token_id": 5},
 ]
 KEPT: list[dict[str, float]] = [
     {"min_p": 0.2},
@@ -37,6 +39,14 @@ KEPT: list[dict[str, float]] = [
     {"typical_p": 0.9},
     {"top_k": 12, "top_p": 0.8, "typical_p": 0.6},
     {"temperature": 1.5, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.5},
+    {"temperature": 0.4},
+    {"top_k": 7},
+    {"top_k": 99},
+    {"top_p": 0.6},
+    {"top_p": 0.01},
+    {"min_p": 1.0},
+    {"typical_p": 0.01},
+    {"temperature": 2.5, "top_k": 30, "top_p": 0.95, "min_p": 0.02, "typical_p": 0.95},
 ]
 WARPERS = {
     "temperature": logits_process.TemperatureLogitsWarper,
@@ -88,7 +98,12 @@ def main() -> None:
         scores = torch.tensor(logits)
         for name, value in options.items():
             scores = WARPERS[name](value)(None, scores)
-        kept.append({"options": options, "kept": [np.flatnonzero(row).tolist() for row in torch.isfinite(scores)]})
+        tokens = [np.flatnonzero(row).tolist() for row in torch.isfinite(scores)]
+        probabilities = torch.softmax(scores, -1).numpy()
+        rounded = [
+            np.round(row[kept_by_row], 5).tolist() for row, kept_by_row in zip(probabilities, tokens, strict=True)
+        ]
+        kept.append({"options": options, "kept": tokens, "probabilities": rounded})
     content = {"prompts": prompts(), "greedy": greedy, "logits": logits.tolist(), "sampling": kept}
     FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n")
 

@@ -81,4 +81,7 @@ def test_sampling_keeps_the_tokens_recorded(entry: dict[str, Any]) -> None:
     index = np.broadcast_to(np.arange(logits.shape[1]), logits.shape) if index is None else index
     kept_tokens = [sorted(row[np.isfinite(row_scores)].tolist()) for row, row_scores in zip(index, scores, strict=True)]
     assert kept_tokens == entry["kept"]
+    for row, row_scores, kept, recorded in zip(index, scores, entry["kept"], entry["probabilities"], strict=True):
+        probabilities = dict(zip(row.tolist(), np.exp(row_scores).tolist(), strict=True))
+        np.testing.assert_allclose([probabilities[token] for token in kept], recorded, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.exp(scores).sum(-1), 1, rtol=1e-5)

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -16,6 +18,7 @@ from launch import cli, convert
 from transformer.config import UserError
 from transformer.data.datasets.translation import SentencePair
 from transformer.data.tokenizers.tokenizer import UnknownTextWarning
+from transformer.huggingface import convert as huggingface_convert
 from transformer.interpret.load import LoadedModel
 from transformer.interpret.named_maps import AttentionMaps
 from transformer.models.model import leaves_by_path
@@ -196,6 +199,19 @@ def test_what_is_no_model_is_refused(folders: dict[str, Path], tmp_path: Path) -
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(UserError, match=says):
             transformer.load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_read_are_not_copied(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """A large model is in memory once: what is loaded lies where it was read to."""
+    trees: list[Any] = []
+    read = huggingface_convert._read_params
+    monkeypatch.setattr(huggingface_convert, "_read_params", lambda *given: trees.append(read(*given)) or trees[-1])
+    model = transformer.load(folders["gpt2"], dtype=dtype)
+    addresses = jax.tree.map(lambda leaf: leaf.ctypes.data, trees[0])
+    assert jax.tree.map(lambda leaf: leaf.unsafe_buffer_pointer(), model.params) == addresses
 
 
 def test_nothing_of_a_strangers_folder_is_run(folders: dict[str, Path], tmp_path: Path) -> None:

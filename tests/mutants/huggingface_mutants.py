@@ -4,6 +4,48 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "transformer/data/tokenizers/render_chat_template.py",
+        "trim_blocks=True, lstrip_blocks=True,",
+        "trim_blocks=True, lstrip_blocks=False,",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/render_chat_template.py",
+        "return json.dumps(value, ensure_ascii=ensure_ascii, **options)",
+        "return json.dumps(value, **options)",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/render_chat_template.py",
+        "        (resource.RLIMIT_NOFILE, 0),\n",
+        "",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/render_chat_template.py",
+        "        if length > max_characters:",
+        "        if len(piece) > max_characters:",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/chat_template.py",
+        '[sys.executable, "-I", str(program)]',
+        "[sys.executable, str(program)]",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/data/tokenizers/chat_template.py",
+        "elif isinstance(value, list | tuple):",
+        "elif isinstance(value, tuple):",
+        ("tests/data/test_chat_templates.py",),
+    ),
+    Mutant(
+        "transformer/tasks/text_generation.py",
+        "    if is_chat:\n        encoded = [tokenizer.encode_chat(text) for text in texts]",
+        "    if is_chat:\n        encoded = [[*tokenizer.leading_ids, *ids] for ids in tokenizer.encode(texts)]",
+        ("tests/huggingface/test_chat.py",),
+    ),
+    Mutant(
         "transformer/huggingface/conversion_spec.py",
         "        return {name: values for name, values in limited.items() if name not in self.simplified_keys}",
         "        return limited",

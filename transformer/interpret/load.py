@@ -16,6 +16,14 @@ from jaxtyping import Array, Float
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
 from transformer.config import UserError, hash_config
+from transformer.data.tokenizers.chat_template import (
+    ChatTemplate,
+    Message,
+    load_chat_template,
+    read_published_chat_template,
+    refuse_special_tokens,
+    require_chat_template,
+)
 from transformer.huggingface.convert import open_model_folder, read_config
 from transformer.interpret.activation_cache import ActivationCache, choose_names, compute_activations, token_losses
 from transformer.interpret.named_maps import AttentionMaps, name_maps
@@ -55,6 +63,7 @@ class LoadedModel:
         config: The config that the page shows: the run's, or the config.json of a published model.
         step: The training step of the checkpoint; 0 for a published model.
         notes: What was skipped or converted to another dtype when a published model was read.
+        chat_template: How it writes a conversation as one text; None if it has no such template.
     """
 
     experiment: ExperimentConfig
@@ -64,6 +73,7 @@ class LoadedModel:
     config: Mapping[str, Any]
     step: int = 0
     notes: tuple[str, ...] = ()
+    chat_template: ChatTemplate | None = None
 
     @property
     def name(self) -> str:
@@ -295,6 +305,58 @@ class LoadedModel:
         lines = list(reader.generate(self.experiment.task, self.view(), self.preprocessor, request))
         return lines[0] if isinstance(text, str) and len(lines) == 1 else lines
 
+    def apply_chat_template(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, **variables: Any
+    ) -> str:
+        """Return a conversation as the one text that the model reads, by the chat template that came with the model.
+
+        The template is a stranger's program. Nothing but this method and `chat` runs it, in a process with limits
+        (`transformer.data.tokenizers.chat_template.ChatTemplate`).
+
+        Args:
+            messages: The messages, oldest first, each with `role` and `content`.
+            add_generation_prompt: Whether the text ends where the model's answer begins.
+            **variables: What else the template reads, such as tools or whether to think.
+
+        Raises:
+            UserError: If the model has no chat template, jinja2 is missing, or the template is wrong, refuses the
+                messages or exceeds its limits.
+        """
+        template = require_chat_template(self.chat_template, self.name)
+        (text,) = template.render([messages], add_generation_prompt=add_generation_prompt, **variables)
+        return text
+
+    def chat(self, messages: Sequence[Message], variables: Mapping[str, Any] | None = None, **decoding: Any) -> str:
+        """Return the model's answer to a conversation.
+
+        Args:
+            messages: The messages, oldest first, each with `role` and `content`. None may name a special token of the
+                tokenizer.
+            variables: What else the chat template reads, such as whether to think.
+            **decoding: Fields of `DecodingConfig` that differ from the run's own, such as `max_new_tokens=200`.
+
+        Raises:
+            UserError: If the model does not continue texts, a message names a special token, or as for
+                `apply_chat_template` and `generate`.
+
+        Example:
+            ```python
+            import transformer
+
+            model = transformer.load("chat-folder")
+            messages = [{"role": "user", "content": "Name a color."}]
+            messages.append({"role": "assistant", "content": model.chat(messages, max_new_tokens=20)})
+            ```
+        """
+        reader = _input_reader(self.experiment)
+        if not reader.chats or reader.generate is None:
+            raise UserError(f"{self.name} does not chat: name a language model")
+        refuse_special_tokens(self.preprocessor, [*messages, variables])
+        prompt = self.apply_chat_template(messages, **{**(variables or {}), "add_generation_prompt": True})
+        request = PredictionRequest((prompt,), None, {"num_samples": 1, **decoding}, is_chat=True)
+        (answer,) = reader.generate(self.experiment.task, self.view(), self.preprocessor, request)
+        return answer
+
     def show_attention(
         self,
         text: Texts,
@@ -511,11 +573,11 @@ def _load_published(folder: Path, dtype: str) -> LoadedModel:
     preprocessor = load_preprocessing(folder, imported)
     experiment = resolve_config(fine_tuning_config(imported, preprocessor, options, name=folder.resolve().name))
     model = _build_model(experiment, preprocessor)
-    params = jax.tree.map(jax.numpy.asarray, imported.read_params())
+    # Nobody else holds these arrays: on a CPU they are taken over as they are, where asarray would copy them.
+    params = jax.tree.map(jax.device_put, imported.read_params())
     state = model.functional.bind(params).initial_state(jax.random.key(0))
-    return LoadedModel(
-        experiment, model, Variables(params, state), preprocessor, imported.config, 0, tuple(imported.notes)
-    )
+    variables, template = Variables(params, state), read_published_chat_template(folder)
+    return LoadedModel(experiment, model, variables, preprocessor, imported.config, 0, tuple(imported.notes), template)
 
 
 def _load_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedModel:
@@ -531,7 +593,8 @@ def _load_run(folder: Path, step: int | None, trust: Collection[str]) -> LoadedM
 
     with _silence_orbax_warnings():
         step, variables = run.read_checkpoint(step, read)
-    return LoadedModel(experiment, model, variables, preprocessor, experiment.to_config(), step)
+    template = load_chat_template(path)
+    return LoadedModel(experiment, model, variables, preprocessor, experiment.to_config(), step, chat_template=template)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from transformer.interpret.load import LoadedModel
 from transformer.models.model import Model, Variables
 from transformer.tasks.decoding_config import DecodingConfig
 from transformer.tasks.registry import task_name
-from transformer.tasks.text_generation import continue_texts
+from transformer.tasks.text_generation import continue_texts, encode_prompts
 
 _UNLIMITED_WINDOW = 2048  # tokens that are read at once by a model without a largest number of positions
 
@@ -120,7 +120,9 @@ class TextScorer:
             text = self.tokenizer.decode(tokens[-room + 1 :])
         options = DecodingConfig.with_request({}, max_new_tokens=max_new_tokens, stop_sequences=tuple(stop), **decoding)
         view = self.loaded.view()
-        ((continuation,),) = continue_texts(view, self.tokenizer, [text], options, self.max_length)
+        ((continuation,),) = continue_texts(
+            view, self.tokenizer, [text], encode_prompts(self.tokenizer, [text]), options, self.max_length
+        )
         return continuation.text
 
 

@@ -287,5 +287,5 @@ def _continue_texts(
     return predict_continuations(view, tokenizer, request, request.texts, **own).lines
 
 
-READER = dataclasses.replace(CONTINUATION_READER, generate=_continue_texts)
+READER = dataclasses.replace(CONTINUATION_READER, generate=_continue_texts, chats=True)
 TASK = TaskSpec(LanguageModelingConfig, build_synthetic_task, build_task, READER, make_token_shards)

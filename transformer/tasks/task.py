@@ -195,11 +195,14 @@ class PredictionRequest(NamedTuple):
         language: The target language, for runs that translate into several.
         decoding: Fields of transformer.tasks.decoding_config.DecodingConfig that differ from the task's own. For a task
             that fills in masked tokens, `score_words`: words whose probabilities there are reported.
+        is_chat: Whether the texts were written by a chat template. Special tokens in them are then read as such, and a
+            line is the model's answer alone. Only for tasks whose `InputReader` has `chats`.
     """
 
     texts: Sequence[str]
     language: str | None = None
     decoding: Mapping[str, Any] = {}
+    is_chat: bool = False
 
 
 class Predictions(NamedTuple):
@@ -267,12 +270,14 @@ class InputReader:
             images, whose files the texts name, their size and classes.
         generate: A function (config, view, kept, request) to the lines that the model generates; None if it generates
             none.
+        chats: Whether texts of a chat template can be continued.
     """
 
     make_task_interface: Callable[[Any, Any], TaskInterface]
     encode: Callable[[Any, StateView, Any, InputTexts], EncodedInputs]
     load_preprocessor: Callable[[Path], Any] = load_run_tokenizer
     generate: "Callable[[Any, StateView, Any, PredictionRequest], Sequence[str]] | None" = None
+    chats: bool = False
 
 
 class Task(Protocol):

@@ -26,7 +26,7 @@ from transformer.tasks.text_task_base import (
 )
 
 
-def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, np.ndarray]:
+def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str], *, is_chat: bool = False) -> dict[str, np.ndarray]:
     """Encode prompts as one batch.
 
     A prompt begins with the tokenizer's opening tokens; an empty text becomes the begin token, or else the end token.
@@ -34,6 +34,7 @@ def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, np.n
     Args:
         tokenizer: The tokenizer.
         texts: The prompts.
+        is_chat: Whether a chat template has written them, with all their special tokens.
 
     Returns:
         `tokens` [B, P], padded after their `lengths` [B].
@@ -42,7 +43,10 @@ def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, np.n
         UserError: If a text is empty and the tokenizer has neither token.
     """
     opening = tokenizer.bos_id if tokenizer.bos_id is not None else tokenizer.eos_id
-    encoded = [[*tokenizer.leading_ids, *ids] for ids in tokenizer.encode(texts)]
+    if is_chat:
+        encoded = [tokenizer.encode_chat(text) for text in texts]
+    else:
+        encoded = [[*tokenizer.leading_ids, *ids] for ids in tokenizer.encode(texts)]
     encoded = [[opening] if not ids and opening is not None else ids for ids in encoded]
     if not all(encoded):
         raise UserError("no text to continue: give one by --text, or one a line on standard input")
@@ -117,7 +121,12 @@ class Continuation(NamedTuple):
 
 
 def continue_texts(
-    view: StateView, tokenizer: Tokenizer, texts: Sequence[str], decoding: DecodingConfig, max_length: int
+    view: StateView,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    prompts: Batch,
+    decoding: DecodingConfig,
+    max_length: int,
 ) -> list[list[Continuation]]:
     """Continue texts.
 
@@ -125,6 +134,7 @@ def continue_texts(
         view: The state.
         tokenizer: The tokenizer.
         texts: The prompts.
+        prompts: `encode_prompts` of them.
         decoding: The decoding options.
         max_length: The model's number of positions.
 
@@ -134,8 +144,6 @@ def continue_texts(
     Raises:
         UserError: If a prompt and `decoding.max_new_tokens` more tokens exceed the model's positions.
     """
-    tokenizer.warn_of_unknown_parts(texts)
-    prompts = encode_prompts(tokenizer, texts)
     for text, length in zip(texts, prompts["lengths"], strict=True):
         if length + decoding.max_new_tokens > max_length:
             advice = f", or give --max_new_tokens={max_length - length}" if length < max_length else ""
@@ -180,7 +188,7 @@ def predict_continuations(
             `DecodingConfig` or as many as fit the model's positions.
 
     Returns:
-        The texts with their continuations.
+        The texts with their continuations; of a chat, the continuations alone.
 
     Raises:
         UserError: If the request has a language or a coverage penalty, or a text leaves no room for new tokens.
@@ -190,13 +198,17 @@ def predict_continuations(
     if request.decoding.get("coverage_penalty"):
         raise UserError(f"--coverage_penalty={request.decoding['coverage_penalty']} is for runs that translate")
     max_length = max_input_length(view)
-    prompts = encode_prompts(tokenizer, texts)
+    if not request.is_chat:  # whose special tokens are written in the text
+        tokenizer.warn_of_unknown_parts(texts)
+    prompts = encode_prompts(tokenizer, texts, is_chat=request.is_chat)
     room = max(max_length - int(prompts["lengths"].max()), 1)
     own["max_new_tokens"] = min(own.get("max_new_tokens", DecodingConfig.max_new_tokens), room)
     decoding = DecodingConfig.with_request(request.decoding, **own)
-    continuations = continue_texts(view, tokenizer, texts, decoding, max_length)
+    continuations = continue_texts(view, tokenizer, texts, prompts, decoding, max_length)
     lines = [
-        text + continuation.text for text, samples in zip(texts, continuations, strict=True) for continuation in samples
+        continuation.text if request.is_chat else text + continuation.text
+        for text, samples in zip(texts, continuations, strict=True)
+        for continuation in samples
     ]
     rows = [samples[0].tokens[: min(MAX_PROBE_TOKENS, max_length)] for samples in continuations]
     return predictions_with_maps(view, lines, make_encoded_inputs(tokenizer, rows))

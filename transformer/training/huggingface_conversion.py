@@ -18,6 +18,11 @@ from transformer.data.datasets.local_files import is_table_file
 from transformer.data.datasets.word_labels import is_conll_file
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.images import ImageSpec
+from transformer.data.tokenizers.chat_template import (
+    PUBLISHED_FILE,
+    load_chat_template,
+    read_published_chat_template,
+)
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import TOKENIZER_FILES
@@ -196,7 +201,7 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
     if workdir.exists() and (not workdir.is_dir() or {entry.name for entry in workdir.iterdir()} - {"lock"}):
         raise UserError(f"--workdir={workdir} exists and is not empty; name a new directory")
     imported = open_model_folder(source, fine_tuning.dtype)
-    preprocessing = load_preprocessing(source, imported)
+    preprocessing, chat_template = load_preprocessing(source, imported), read_published_chat_template(source)
     if isinstance(preprocessing, ImageSpec):
         imported = imported._replace(model={**imported.model, "add_pooling_layer": False})
     if isinstance(preprocessing, ImageSpec) and fine_tuning.dataset is None:
@@ -216,6 +221,8 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
             directory.record(converted={"model_type": imported.config["model_type"], "notes": imported.notes})
             if not isinstance(preprocessing, ImageSpec):
                 preprocessing.save(directory.path)
+            if chat_template is not None:
+                chat_template.save(directory.path)
             parameters, notes = _save_start(experiment, directory, source, imported)
         except BaseException:
             if last_saved_step(directory.checkpoints_dir) is None:
@@ -224,6 +231,8 @@ def import_from_huggingface(source: Path, workdir: Path, fine_tuning: FineTuning
                     storage_of(directory.checkpoints_dir).remove_tree(directory.checkpoints_dir)
                 directory.abandon()
             raise
+    if chat_template is not None and chat_template.unread_names:
+        notes = (*notes, f"left out, chat templates beside the default: {', '.join(chat_template.unread_names)}")
     return ConversionResult(task_name, parameters, notes)
 
 
@@ -587,11 +596,19 @@ def _write_tokenizer(run: Path, target: Path, tokenizer: Tokenizer, max_length: 
     for name in TOKENIZER_FILES:
         if name != ROLES_FILE and (run / name).is_file():
             storage_of(target).replace(target / name, (run / name).read_bytes())
+    chat_template = load_chat_template(run)
+    if chat_template is not None:
+        storage_of(target).replace(target / PUBLISHED_FILE, chat_template.source.encode())
     if isinstance(tokenizer, FastTokenizer):
         framed = add_sequence_template(tokenizer, model_type)
         if framed is not None:
             storage_of(target).replace(target / TOKENIZER_FILE, framed.to_str(pretty=True).encode())
-        write_json(target / "tokenizer_config.json", tokenizer_config(tokenizer, max_length, model_type))
+        content = dict(tokenizer_config(tokenizer, max_length, model_type))
+        if chat_template is not None:
+            # A template may write a token by its name, or where it has none, nothing.
+            content = {key: value for key, value in content.items() if not key.endswith("_token")}
+            content |= chat_template.special_tokens
+        write_json(target / "tokenizer_config.json", content)
 
 
 def add_sequence_template(tokenizer: FastTokenizer, model_type: str) -> tokenizers.Tokenizer | None:

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from transformer.config import UserError, from_config, suggest_nearest
+from transformer.data.tokenizers.chat_template import load_chat_template, read_published_chat_template
 from transformer.data.tokenizers.huggingface_tokenizers import load_huggingface_tokenizer
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import FILE, Tokenizer, has_tokenizer
@@ -293,16 +294,20 @@ def check_lora_scale(initialization: Initialization, lora: LoraConfig | None) ->
 
 
 def copy_source_tokenizer(config: InitializeFromConfig, workdir: Path) -> None:
-    """Save the source's tokenizer in a run directory that has none, if the config asks for it.
+    """Save the source's tokenizer and chat template in a run directory that has none, if the config asks for it.
 
     Raises:
         UserError: If the source is missing or has no tokenizer.
     """
     if not (config.run and config.copy_tokenizer) or has_tokenizer(workdir):
         return
-    load_source_tokenizer = _tokenizer_loader(find_source(config.run, workdir))
+    source = find_source(config.run, workdir)
+    load_source_tokenizer = _tokenizer_loader(source)
     if load_source_tokenizer is None:
         raise UserError(f"config.initialize_from.copy_tokenizer=True, but {config.run} holds no tokenizer")
+    read_template = read_published_chat_template if is_huggingface_folder(source) else load_chat_template
+    if (chat_template := read_template(source)) is not None:
+        chat_template.save(workdir)
     load_source_tokenizer().save(workdir)
 
 
@@ -476,7 +481,7 @@ def _source_of_folder(path: Path, run: str, dtype: str) -> InitSource:
 
 def _placed_array(array: np.ndarray, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     if leaf.sharding is None:
-        return jax.numpy.asarray(array)
+        return jax.device_put(array)
     return jax.make_array_from_callback(array.shape, leaf.sharding, array.__getitem__)
 
 

@@ -135,7 +135,7 @@ def open_run(
         workdir: The run directory.
         trusted: Dotted paths of code, and names of files outside of the run, that its config may name
             (transformer.runs.trust).
-        task_changes: Fields of the task's config to replace, such as how it decodes.
+        task_changes: Fields of the task's config to replace, such as `num_beams` or "decoding.length_power".
 
     Raises:
         UserError: If the directory is not a run, the config names something that is not trusted, or its task does not
@@ -146,12 +146,25 @@ def open_run(
     check_trusted(config, trusted, source=[f"task.{name}" for name in changes])
     if changes:
         task = resolve_config(config).task
-        unknown = sorted(changes.keys() - {field.name for field in dataclasses.fields(task)})
+        unknown = sorted(name for name in changes if not _has_field(task, name))
         if unknown:
             name = config["task"]["name"]
             raise UserError(f"{workdir} is a run of the task {name!r}, which has no {' or '.join(unknown)} to change")
-    config["task"] = {**config.get("task", {}), **changes}
+    config["task"] = {**config.get("task", {})}
+    for name, value in changes.items():
+        section, _, field = name.rpartition(".")
+        if section:
+            config["task"][section] = {**config["task"].get(section, {}), field: value}
+        else:
+            config["task"][field] = value
     return RecordedRun(directory, resolve_config(config))
+
+
+def _has_field(config: Any, name: str) -> bool:
+    """Whether a config has a field of this name, or its section that field, as in "decoding.length_power"."""
+    first, _, rest = name.partition(".")
+    names = {field.name for field in dataclasses.fields(config)} if dataclasses.is_dataclass(config) else set()
+    return first in names and (not rest or _has_field(getattr(config, first), rest))
 
 
 def load_run(
@@ -165,7 +178,7 @@ def load_run(
     Args:
         workdir: The run directory.
         step: The step of the checkpoint; None is the newest valid one.
-        task_changes: Fields of the task's config to replace, such as how it decodes.
+        task_changes: Fields of the task's config to replace, such as `num_beams` or "decoding.length_power".
         trusted: Dotted paths of code, and names of files outside of the run, that its config may name.
 
     Returns:
@@ -229,7 +242,7 @@ def load_ensemble(
     Args:
         workdirs: The run directories. Task and data are those of the first.
         step: The step of the first run's checkpoint; the others are read at their newest valid one.
-        task_changes: Fields of the task's config to replace.
+        task_changes: Fields of the task's config to replace, as for `load_run`.
         trusted: Dotted paths of code, and names of files outside of the run, that the configs may name.
 
     Raises:

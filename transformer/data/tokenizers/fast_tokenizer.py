@@ -210,6 +210,15 @@ class FastTokenizer(Tokenizer):
         reader.encode_special_tokens = True
         return reader
 
+    def encode_chat(self, text: str) -> list[int]:
+        with library_errors():
+            return self._chat_reader.encode(text, add_special_tokens=False).ids
+
+    @functools.cached_property
+    def _chat_reader(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, except that a text can contain special tokens."""
+        return tokenizers.Tokenizer.from_str(self.backend.to_str())
+
     def decode(self, ids: Iterable[int]) -> str:
         text = self.backend.decode(trim_at_end_token(ids, self.bos_id, self.eos_id), skip_special_tokens=True)
         # With Metaspace the first piece of every word adds a space; a text has none at its start.

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from transformer.config import UserError
+from transformer.data.tokenizers.chat_template import FILE as CHAT_TEMPLATE_FILE
 from transformer.data.tokenizers.checked_backend import parse_backend
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.marian import MarianTokenizer
@@ -21,8 +22,11 @@ def tokenizer_digests(directory: Path) -> dict[str, str]:
 
 
 def copy_tokenizer(directory: Path, target: Path) -> None:
-    """Copy a tokenizer's files, byte for byte."""
-    for name, content in _read_tokenizer_files(directory).items():
+    """Copy a tokenizer's files, byte for byte, and the chat template beside them."""
+    files = _read_tokenizer_files(directory)
+    if (directory / CHAT_TEMPLATE_FILE).is_file():
+        files[CHAT_TEMPLATE_FILE] = read_regular_file(directory / CHAT_TEMPLATE_FILE)
+    for name, content in files.items():
         storage_of(target).replace(target / name, content)
 
 

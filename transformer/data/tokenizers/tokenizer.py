@@ -169,6 +169,14 @@ class Tokenizer(abc.ABC):
         """
         return self.encode([text])[0]
 
+    def encode_chat(self, text: str) -> list[int]:
+        """Encode a text that a chat template has written, in which the names of special tokens stand for these tokens.
+
+        Raises:
+            UserError: If the tokenizer cannot tell them from text.
+        """
+        raise UserError("chat templates need a tokenizer that is read from tokenizer.json or the like")
+
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode the target side of a translation; as `encode`, unless each side has a model of its own."""
         return self.encode(texts)
