@@ -13,8 +13,9 @@ from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
-from transformer.maps.report.run_data import config_entries, read_curves
+from transformer.maps.report.run_data import config_entries
 from transformer.maps.store import MapStore
+from transformer.runs.metric_curves import read_curves
 from transformer.runs.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -57,7 +57,7 @@ def words(folder: AssetFolder, bodies: tuple[str, ...]) -> set[str]:
 def test_every_class_of_a_style_is_given_by_its_page():
     shared = words(SHARED, ("body.html",))
     used = {name: words(folder, bodies) for name, (folder, _, bodies) in PAGES.items()}
-    numbered = {f"{name}-{number}" for name in ("arm", "dash") for number in range(8)}
+    numbered = {f"{name}-{number}" for name in ("series", "dash") for number in range(8)}
     for name, (folder, styles, _) in PAGES.items():
         assert classes(folder.join(styles)) <= used[name] | shared | numbered
     assert classes(SHARED.join(STYLES)) <= shared | numbered | set.union(*used.values())

@@ -11,9 +11,10 @@ from transformer.maps.report.head_ablation import head_ablation_payload
 from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.payload import DataBlock, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
-from transformer.maps.report.run_data import config_entries, initial_view, read_curves, read_samples, thin_curve
+from transformer.maps.report.run_data import config_entries, initial_view, read_samples
 from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
+from transformer.runs.metric_curves import read_curves, thin_curve
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of
 
