@@ -34,8 +34,8 @@ class RunsArguments(Arguments):
     metric: tuple[str, ...] = flag(
         "the metrics to show, as SPLIT/NAME, separated by commas (default: a held-out loss and a held-out score)", ()
     )
-    direction: Literal["minimize", "maximize"] | None = flag(
-        "whether the best value of --metric is the lowest or the highest (default: by its name)", needs=("metric",)
+    direction: Literal["by_name", "minimize", "maximize"] = flag(
+        "whether the best value of --metric is the lowest or the highest", "by_name", needs=("metric",)
     )
     json: bool = flag(
         "print everything but the curves as JSON, and write no page",
@@ -88,7 +88,7 @@ def _select(arguments: RunsArguments, listing: "Listing") -> "ListedRuns":
     metrics = [parse_metric_name(name) for name in dict.fromkeys(arguments.metric)]
     for metric in metrics:
         listing.check_metric(metric)
-    if arguments.direction is not None:
+    if arguments.direction != "by_name":
         listing = listing.with_directions(dict.fromkeys(metrics, arguments.direction))
     runs = sort_runs(listing, select_runs(listing, arguments.filter), arguments.sort)
     return ListedRuns(listing, runs, metrics or listing.main_metrics(), differing_keys(runs))

@@ -101,9 +101,10 @@ class Listing(NamedTuple):
     directions: Mapping[MetricName, Direction] = types.MappingProxyType({})
 
     def metrics(self) -> list[MetricName]:
-        """Return the metrics of all runs, held-out ones first, each part by how many runs have it."""
+        """Return the metrics of all runs: those of validation, others, those of training; each by how many runs have it."""
         counts = Counter(metric for run in self.runs for metric in run.curves)
-        return sorted(counts, key=lambda metric: (metric.split == "train", -counts[metric], metric))
+        order = {"validation": 0, "train": 2}
+        return sorted(counts, key=lambda metric: (order.get(metric.split, 1), -counts[metric], metric))
 
     def direction(self, metric: MetricName) -> Direction | None:
         """Return whether a metric is better low or high: as somebody or its studies say, else as its name says."""

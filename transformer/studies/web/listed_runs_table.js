@@ -6,7 +6,6 @@ import { formatCompact, formatOrDash, isNumber, pluralize, showInvisible, withSp
 import { listing } from "./page_data.js";
 import {
   addPanel,
-  COMMANDS_NOTE,
   createCopyButton,
   createTable,
   formatTunedValue,
@@ -33,20 +32,25 @@ const AGES = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]]; // prettier-ignor
 function formatAge(modified) {
   const seconds = Math.max(0, (listing.written - modified) / 1000);
   const [size, unit] = AGES.find(([size]) => seconds >= size) ?? [1, "s"];
-  return createHtml("span", { class: "nowrap", title: new Date(modified).toString() }, `${Math.round(seconds / size)}${unit}`);
+  const words = `${Math.round(seconds / size)}${unit}`;
+  return createHtml("span", { class: "nowrap", title: new Date(modified).toString() }, words);
 }
 
 /** @param {number} bytes */
-const formatBytes = (bytes) =>
-  createHtml("data", { value: String(bytes), class: "nowrap" }, `${formatCompact(bytes, 2).replace(/(?=[a-zA-Z]|$)/, " ")}B`);
+function formatBytes(bytes) {
+  const words = `${formatCompact(bytes, 2).replace(/(?=[a-zA-Z]|$)/, " ")}B`;
+  return createHtml("data", { value: String(bytes), class: "nowrap" }, words);
+}
 
 /**
  * The path of a file of a run or a study from the page, every part of it escaped.
  * @param {string} name
  * @param {string} file
  */
-const fileAddress = (name, file) =>
-  `./${[...(name === "." ? [] : name.split("/")), file].map((part) => encodeURIComponent(part.toWellFormed())).join("/")}`;
+function fileAddress(name, file) {
+  const parts = [...(name === "." ? [] : name.split("/")), file];
+  return `./${parts.map((part) => encodeURIComponent(part.toWellFormed())).join("/")}`;
+}
 
 /**
  * A name that is a link to a page where there is one; a served page reaches no files.
@@ -55,7 +59,8 @@ const fileAddress = (name, file) =>
  */
 function nameNode(name, file) {
   const words = showInvisible(name);
-  return file && !listing.served ? createHtml("a", { href: fileAddress(name, file) }, words) : createHtml("span", {}, words);
+  if (!file || listing.served) return createHtml("span", {}, words);
+  return createHtml("a", { href: fileAddress(name, file) }, words);
 }
 
 /** @param {string} name */
@@ -117,7 +122,7 @@ function listedColumns() {
     // By age, so that the newest comes first.
     { head: "age", value: ({ modified }) => -modified, cell: ({ modified }) => [formatAge(modified)] },
     { head: "size", value: ({ bytes }) => bytes, cell: ({ bytes }) => [formatBytes(bytes)] },
-    { head: "commands", cell: (run) => [commandButtons(run)] },
+    { head: "copy", cell: (run) => [commandButtons(run)] },
   ];
 }
 
@@ -126,7 +131,11 @@ function listedColumns() {
  * @param {number | null} steps
  */
 const stepNode = (step, steps) =>
-  createHtml("span", { class: "nowrap" }, `${formatOrDash(step)}${isNumber(steps) ? ` / ${formatOrDash(steps)}` : ""}`);
+  createHtml(
+    "span",
+    { class: "nowrap" },
+    formatOrDash(step) + (isNumber(steps) && steps !== step ? ` / ${formatOrDash(steps)}` : ""),
+  );
 
 /** @param {ListedRun} run */
 function runNameNode(run) {
@@ -141,9 +150,9 @@ function runNameNode(run) {
 
 /** @param {ListedRun} run */
 function commandButtons(run) {
-  const report = createCopyButton(runCommand(listing.maps_command, run), "copy: report");
+  const report = createCopyButton(runCommand(listing.maps_command, run), "report");
   const resume = RESUMABLE.includes(run.state) && !run.study;
-  const train = resume ? [createCopyButton(runCommand(listing.train_command, run), "copy: resume")] : [];
+  const train = resume ? [createCopyButton(runCommand(listing.train_command, run), "resume")] : [];
   return createHtml("span", { class: "command-buttons" }, report, ...train);
 }
 
@@ -169,10 +178,11 @@ export function showRunsTable(change) {
   const sort = makeSortable(table, columns, listing.runs, (head, descending) => change({ sort: head, descending }));
   if (choice.sort) sort(choice.sort, choice.descending);
   const scroll = createHtml("div", { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Runs" }, table);
-  const panel = addPanel("runs", "Runs", `${keysNote()}${COMMANDS_NOTE}`, scroll);
+  const panel = addPanel("runs", "Runs", `${keysNote()}${commandsNote()}`, scroll);
+  const names = listing.runs.map(({ name }) => name);
   const tools = [
     smallButton("draw all", () => change({ hidden: new Set() }), { id: "draw-all" }),
-    smallButton("draw none", () => change({ hidden: new Set(listing.runs.map(({ name }) => name)) }), { id: "draw-none" }),
+    smallButton("draw none", () => change({ hidden: new Set(names) }), { id: "draw-none" }),
     smallButton(`draw the best ${NUM_BEST}`, () => change({ hidden: allButBest() }), { id: "draw-best" }),
     smallButton("CSV", () => downloadCsv(runsAsTable(), ["runs"]), { id: "save-csv" }),
   ];
@@ -185,6 +195,12 @@ export function showRunsTable(change) {
     }
   };
 }
+
+/** Paths in commands are those of the command that wrote the page, so relative ones start there. */
+const commandsNote = () =>
+  listing.folder.startsWith("/") || listing.folder.startsWith("gs://")
+    ? ""
+    : "Run the copied commands in the directory where this page was made.";
 
 function keysNote() {
   const more = listing.keys.length - NUM_KEYS + listing.num_keys_left_out;
@@ -237,7 +253,8 @@ export function showStudies() {
     { head: "age", value: ({ modified }) => -modified, cell: ({ modified }) => [formatAge(modified)] },
     { head: "size", value: ({ bytes }) => bytes, cell: ({ bytes }) => [formatBytes(bytes)] },
   ];
-  const table = createTable("Sweeps and ablations", columns, listing.studies, { id: "studies-table", class: "figures cards" });
+  const attributes = { id: "studies-table", class: "figures cards" };
+  const table = createTable("Sweeps and ablations", columns, listing.studies, attributes);
   makeSortable(table, columns, listing.studies);
   addPanel("studies", "Sweeps and ablations", "", createHtml("div", { class: "scroll" }, table));
 }

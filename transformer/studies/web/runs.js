@@ -39,9 +39,16 @@ function showOverview() {
   const notices = [
     ...(listing.runs.length ? [] : [`There are no runs in ${showInvisible(listing.folder)} yet.`]),
     ...listing.problems.map(showInvisible),
-    ...(metrics ? [`To keep this page small, the curves of ${pluralize(metrics, "metric")} are left out; --metric names those to keep: ${showInvisible(listing.left_out.slice(0, 12).join(", "))}${metrics > 12 ? " …" : ""}`] : []),
+    ...(metrics ? [leftOutText()] : []),
   ];
   byId("notices").replaceChildren(...notices.map((words) => createHtml("li", { class: "notice" }, words)));
+}
+
+function leftOutText() {
+  const names = showInvisible(listing.left_out.slice(0, 12).join(", "));
+  const more = listing.left_out.length > 12 ? " …" : "";
+  const count = pluralize(listing.left_out.length, "metric");
+  return `To keep this page small, the curves of ${count} are left out; --metric names those to keep: ${names}${more}`;
 }
 
 /** The filter and a button for each state, which filters by it. */
@@ -65,9 +72,10 @@ function showFilter() {
     const words = choice.filter.split(/\s+/);
     for (const { word, button } of buttons) button.setAttribute("aria-pressed", String(words.includes(word)));
     const [matching, drawn] = [matchingRuns().length, drawnRuns().length];
-    const parts = [matching < listing.runs.length ? `${formatOrDash(matching)} of ${formatOrDash(listing.runs.length)}` : ""];
+    const all = listing.runs.length;
+    const parts = matching < all ? [`${formatOrDash(matching)} of ${formatOrDash(all)}`] : [];
     if (drawn < matching) parts.push(`${formatOrDash(drawn)} drawn`);
-    byId("num-shown").textContent = parts.filter(Boolean).join(", ");
+    byId("num-shown").textContent = parts.join(", ");
   });
 }
 

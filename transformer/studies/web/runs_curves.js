@@ -263,6 +263,7 @@ export function showCurves(change) {
     figure.element.classList.toggle("many", series.length > MAX_STYLES);
     showLegend(legend, figure, series);
     note.textContent = series.length ? bandNote() : "No run that is shown has logged this metric.";
+    note.hidden = !note.textContent;
     redrawFigure(figure);
     showMark();
   };
@@ -326,7 +327,8 @@ function addControls(head, change) {
   const band = createChooser("band", bands, choice.band, (value) =>
     change({ band: /** @type {RunsChoice["band"]} */ (value) }),
   );
-  const slider = createHtml("input", { type: "range", min: 0, max: 30, step: 1, "aria-label": "Smoothing in percent" });
+  const range = { type: "range", min: 0, max: 30, step: 1, "aria-label": "Smoothing in percent" };
+  const slider = createHtml("input", range);
   const percent = createHtml("output", {});
   slider.addEventListener("input", () => change({ smoothing: Number(slider.value) }));
   const smoothing = createHtml("label", { class: "smoothing" }, "smoothing ", slider, percent);
@@ -336,6 +338,9 @@ function addControls(head, change) {
     const words = axis === "logX" ? " log steps" : " log values";
     return { axis, box, label: createHtml("label", { class: "toggle" }, box, words) };
   });
+  const choosers = [metric, group, second, band].map(
+    (chooser) => /** @type {HTMLSelectElement} */ (find(chooser, "select")),
+  );
   head.append(
     ...(metrics.length > 1 ? [metric] : []),
     ...(keys.length ? [group, second, band] : []),
@@ -343,16 +348,10 @@ function addControls(head, change) {
     ...axes.map(({ label }) => label),
   );
   return () => {
-    find(metric, "select").setAttribute("aria-label", "metric");
-    for (const [chooser, value] of /** @type {[HTMLElement, string][]} */ ([
-      [metric, choice.metric],
-      [group, choice.group[0] ?? ""],
-      [second, choice.group[1] ?? ""],
-      [band, choice.band],
-    ]))
-      /** @type {HTMLSelectElement} */ (find(chooser, "select")).value = value;
-    second.hidden = band.hidden = !choice.group.length;
-    second.hidden = second.hidden || keys.length < 2;
+    const [first = "", other = ""] = choice.group;
+    choosers.forEach((chooser, at) => (chooser.value = [choice.metric, first, other, choice.band][at]));
+    band.hidden = !choice.group.length;
+    second.hidden = band.hidden || keys.length < 2;
     slider.value = String(choice.smoothing);
     percent.textContent = choice.smoothing ? `${choice.smoothing}%` : "off";
     for (const { axis, box } of axes) box.checked = choice[axis];
