@@ -30,7 +30,7 @@ def with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[st
 
 
 def learning_curve(end: float, last_step: int, every: int, seed: int) -> list[dict[str, Any]]:
-    """Lines of metrics that fall to about `end`: the loss of training and of validation, a score, and what is logged."""
+    """Lines of metrics: losses of training and validation that fall to about `end`, scores, speeds."""
     noise, lines = random.Random(seed), []
     for step in range(every, last_step + 1, every):
         loss = end + 4 * math.exp(-step / 150) + 0.05 * noise.random()

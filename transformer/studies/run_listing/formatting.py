@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import rich.box
 import rich.style
@@ -30,6 +30,7 @@ _STYLES = {
 }
 _CELL_LENGTH = 40  # characters of a value in the table
 _PADDING = 2  # characters between two columns
+_RUN_WIDTH = 28  # characters of the names of runs that the other columns leave at least
 _LAST_TIME = 253402300799.0  # the end of the year 9999, in seconds since 1970
 
 
@@ -67,47 +68,76 @@ def format_value(value: Any) -> str:
     return "" if value is ABSENT else value if isinstance(value, str) else config_text(value)
 
 
+class _Column(NamedTuple):
+    """A column of the table of runs."""
+
+    heading: str
+    cells: Sequence[rich.text.Text]
+    justify: Literal["left", "right"] = "right"
+
+    @property
+    def width(self) -> int:
+        """Its width with the room between two columns."""
+        return max(*map(len, self.heading.split("\n")), *(cell.cell_len for cell in self.cells), 1) + _PADDING
+
+
 def runs_table(listed: ListedRuns, width: int) -> rich.table.Table:
-    """Build the table of runs for a terminal of a width; keys that do not fit are counted in its caption."""
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    names = short_keys(listed.keys)
-    columns: list[tuple[str, str, list[rich.text.Text]]] = [
-        ("run", "left", [_name_cell(run) for run in listed.runs]),
-        ("state", "left", [rich.text.Text(run.state.value, _STYLES.get(run.state, "")) for run in listed.runs]),
-        ("step", "right", [_cell(format_step(run)) for run in listed.runs]),
+    """Build the table of runs for a terminal of a width. What does not fit is left out, and the caption counts it."""
+    runs, names = listed.runs, short_keys(listed.keys)
+    run_column = _Column("run", [_name_cell(run) for run in runs], "left")
+    columns = [
+        _Column("state", [rich.text.Text(run.state.value, _STYLES.get(run.state, "")) for run in runs], "left"),
+        _Column("step", [_cell(format_step(run)) for run in runs]),
     ]
+    end = [
+        _Column("age", [_cell(format_age(run.files.modified)) for run in runs]),
+        _Column("size", [_cell(format_size(run.num_bytes)) for run in runs]),
+    ]
+    room = width - min(run_column.width, _RUN_WIDTH) - sum(column.width for column in [*columns, *end])
+    num_omitted_metrics = num_omitted_keys = 0
     for metric in listed.metrics:
         direction = listed.listing.direction(metric)
-        columns.append((str(metric), "right", [_point_cell(run.last(metric)) for run in listed.runs]))
-        if direction is not None:
-            columns.append(("best", "right", [_point_cell(run.best(metric, direction)) for run in listed.runs]))
-    end = [
-        ("age", "right", [_cell(format_age(run.files.modified)) for run in listed.runs]),
-        ("size", "right", [_cell(format_size(run.num_bytes)) for run in listed.runs]),
-    ]
-    room = width - sum(map(_column_width, [*columns, *end]))
-    num_omitted = 0
+        metric_columns = [
+            _Column(str(metric).replace("/", "/\n", 1), [_point_cell(run.last(metric)) for run in runs]),
+            *(
+                []
+                if direction is None
+                else [_Column("best", [_point_cell(run.best(metric, direction)) for run in runs])]
+            ),
+        ]
+        if sum(column.width for column in metric_columns) > room:
+            del metric_columns[1:]
+        if metric_columns[0].width > room:
+            num_omitted_metrics += 1
+            continue
+        columns += metric_columns
+        room -= sum(column.width for column in metric_columns)
     for key in listed.keys:
-        column = (names[key], "right", [_cell(format_value(run.config.get(key, ABSENT))) for run in listed.runs])
-        if room >= _column_width(column):
-            columns.append(column)
-            room -= _column_width(column)
-        else:
-            num_omitted += 1
-    for heading, justify, _ in [*columns, *end]:
-        table.add_column(escape_control_characters(heading), justify=justify, no_wrap=heading != "run", overflow="fold")  # type: ignore[arg-type]
-    for cells in zip(*(cells for _, _, cells in [*columns, *end]), strict=True):
+        column = _Column(names[key], [_cell(format_value(run.config.get(key, ABSENT))) for run in runs])
+        if column.width > room:
+            num_omitted_keys += 1
+            continue
+        columns.append(column)
+        room -= column.width
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("run", overflow="fold", min_width=min(run_column.width, _RUN_WIDTH) - _PADDING)
+    for column in [*columns, *end]:
+        heading = escape_control_characters(column.heading, "\n")
+        table.add_column(rich.text.Text(heading), justify=column.justify, no_wrap=True)
+    for cells in zip(run_column.cells, *(column.cells for column in [*columns, *end]), strict=True):
         table.add_row(*cells)
-    if num_omitted:
-        keys = "1 config key" if num_omitted == 1 else f"{num_omitted} config keys"
-        table.caption = f"{keys} in which the runs differ too: on the page, and with --json"
+    omitted = [
+        *([_count(num_omitted_metrics, "metric")] if num_omitted_metrics else []),
+        *([f"{_count(num_omitted_keys, 'config key')} in which the runs differ"] if num_omitted_keys else []),
+    ]
+    if omitted:
+        table.caption = f"without {' and '.join(omitted)}: see the page, or use a wider terminal"
         table.caption_justify = "left"
     return table
 
 
-def _column_width(column: tuple[str, str, list[rich.text.Text]]) -> int:
-    heading, _, cells = column
-    return max(len(heading), *(cell.cell_len for cell in cells), 1) + _PADDING
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(text: str) -> rich.text.Text:

@@ -101,7 +101,7 @@ class Listing(NamedTuple):
     directions: Mapping[MetricName, Direction] = types.MappingProxyType({})
 
     def metrics(self) -> list[MetricName]:
-        """Return the metrics of all runs: those of validation, others, those of training; each by how many runs have it."""
+        """Return the metrics of all runs: those of validation, others, those of training, the most common first."""
         counts = Counter(metric for run in self.runs for metric in run.curves)
         order = {"validation": 0, "train": 2}
         return sorted(counts, key=lambda metric: (order.get(metric.split, 1), -counts[metric], metric))
@@ -209,7 +209,7 @@ class _FolderSearch:
         if depth == _MAX_DEPTH:
             return
         for entry in entries.values():
-            is_hidden = entry.name.startswith((".", "__")) or entry.name.endswith(".removed")
+            is_hidden = entry.name.startswith(".") or entry.name.endswith(".removed") or entry.name == "__pycache__"
             if entry.is_folder and not is_hidden and not (is_run and entry.name in _FOLDERS_OF_RUNS):
                 self.visit(path / entry.name, f"{name}/{_as_text(entry.name)}".lstrip("/"), study, depth + 1)
 
@@ -248,8 +248,12 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
     counts = Counter(run.state for run in own_runs if run.state not in _OPEN_STATES)
     num_ended = sum(counts.values())
     is_running = any(run.state is RunState.RUNNING for run in own_runs)
-    state = RunState.RUNNING if is_running else RunState.FINISHED if num_ended >= num_planned else RunState.STOPPED
-    others = ", ".join(f"{count} {state.value}" for state, count in counts.items() if state is not RunState.FINISHED)
+    overall_state = (
+        RunState.RUNNING if is_running else RunState.FINISHED if num_ended >= num_planned else RunState.STOPPED
+    )
+    others = ", ".join(
+        f"{counts[state]} {state.value}" for state in RunState if counts[state] and state is not RunState.FINISHED
+    )
     kind = "ablation" if "ablation" in facts else "sweep"
     metric, direction = None, facts.get("direction")
     with contextlib.suppress(UserError):
@@ -258,7 +262,7 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
         name=study.name,
         path=study.path,
         kind=kind,
-        state=state,
+        state=overall_state,
         counts=f"{num_ended} of {num_planned} ended" + (f": {others}" if others else ""),
         modified=max((run.files.modified for run in own_runs), default=study.entries["sweep.json"].modified),
         num_bytes=sum(run.num_bytes for run in own_runs),

@@ -78,7 +78,8 @@ const problemNodes = (problems) =>
   problems.length ? [createHtml("div", { class: "problems" }, showInvisible(problems.join("; ")))] : [];
 
 /** @param {string} state */
-const stateNode = (state) => createHtml("span", { class: `state ${state}` }, state);
+const stateNode = (state) =>
+  createHtml("span", { class: `state ${state === "unreadable" ? "failed" : state}` }, state);
 
 /** @returns {(TableColumn & SortableColumn)[]} */
 function listedColumns() {
@@ -143,7 +144,7 @@ function runNameNode(run) {
   const config = run.config && run.config !== run.name.split("/").at(-1) ? [run.config] : [];
   const names = [
     nameNode(run.name, run.report ? "report.html" : null),
-    ...config.map((name) => createHtml("span", { class: "config-name" }, showInvisible(name))),
+    ...config.flatMap((name) => [" ", createHtml("span", { class: "config-name" }, showInvisible(name))]),
   ];
   return createHtml("span", { class: "run-name" }, box, createHtml("span", { dir: "auto" }, ...names));
 }

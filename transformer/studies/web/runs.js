@@ -57,7 +57,8 @@ function showFilter() {
   input.placeholder = "filter: words, key=value, -word";
   input.addEventListener("input", () => changeChoice({ filter: input.value }));
   const states = Map.groupBy(listing.runs, ({ state }) => state);
-  const buttons = [...states].map(([state, runs]) => {
+  const order = [...states].sort(([, a], [, b]) => b.length - a.length);
+  const buttons = order.map(([state, runs]) => {
     const word = `state=${state}`;
     const button = smallButton(`${formatOrDash(runs.length)} ${state}`, () => {
       const words = choice.filter.split(/\s+/).filter(Boolean);

@@ -323,7 +323,11 @@ function addControls(head, change) {
     change({ group: [choice.group[0], ...(key && key !== choice.group[0] ? [key] : [])] }),
   );
   /** @type {[string, string][]} */
-  const bands = [["range", "lowest to highest"], ["deviation", "± standard deviation"], ["none", "none"]]; // prettier-ignore
+  const bands = [
+    ["range", "lowest to highest"],
+    ["deviation", "± standard deviation"],
+    ["none", "none"],
+  ];
   const band = createChooser("band", bands, choice.band, (value) =>
     change({ band: /** @type {RunsChoice["band"]} */ (value) }),
   );
