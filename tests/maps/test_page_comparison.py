@@ -64,10 +64,19 @@ def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:
 
 
 def test_two_runs_of_one_config_are_told_apart_by_their_directories(run, tmp_path):
-    for name in ("first", "second"):
+    for name in ("first", "second", "again/first"):
         shutil.copytree(run.directory, tmp_path / name)
     page = write_report(tmp_path / "first", compare_to=tmp_path / "second").read_text()
-    assert "<title>demo (first) minus demo (second) · attention</title>" in page
+    assert "<title>first minus second · attention</title>" in page
+    page = write_report(tmp_path / "again" / "first", compare_to=tmp_path / "first").read_text()
+    assert f"<title>again/first minus {tmp_path.name}/first · attention</title>" in page
+
+
+@pytest.mark.browser
+def test_the_title_is_the_directory_and_the_name_of_the_config_stands_beside_it(run, tmp_path, visit):  # noqa: F811
+    for name, title in (("mine", "mine demo"), ("demo", "demo")):
+        shutil.copytree(run.directory, tmp_path / name)
+        assert visit(write_report(tmp_path / name)).locator("h1").inner_text() == title
 
 
 @pytest.mark.browser

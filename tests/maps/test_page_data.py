@@ -368,7 +368,7 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
     (directory / "environment.json").unlink()
     data = Page(write_report(directory).read_text()).data()
     assert data["samples"] == []
-    assert data["title"] == "demo"
+    assert (data["title"], data["configName"]) == ("copy", "demo")
 
 
 def test_a_image_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):
