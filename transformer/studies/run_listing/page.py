@@ -135,7 +135,7 @@ def _points_per_curve(
 
     The first `num_main` metrics share two thirds of the budget, if they need as much.
     """
-    budget, points = CURVES_BUDGET // _BYTES_PER_POINT, {}
+    budget = CURVES_BUDGET // _BYTES_PER_POINT
     lengths = {metric: [len(run.curves[metric]) for run in runs if metric in run.curves] for metric in metrics}
 
     def cost(metric: MetricName, limit: int) -> int:
@@ -150,14 +150,13 @@ def _points_per_curve(
     main, others = list(metrics[:num_main]), [metric for metric in metrics[num_main:] if lengths[metric]]
     room = budget if not others else budget * 2 // 3
     limit = largest_limit(main, room)
-    points |= dict.fromkeys(main, limit)
     room = budget - sum(cost(metric, limit) for metric in main)
     fitting: list[MetricName] = []
     for metric in others:
         if sum(cost(other, _MIN_POINTS) for other in fitting) + cost(metric, _MIN_POINTS) > room:
             break
         fitting.append(metric)
-    return points | dict.fromkeys(fitting, largest_limit(fitting, room))
+    return dict.fromkeys(main, limit) | dict.fromkeys(fitting, largest_limit(fitting, room))
 
 
 def _run_data(
