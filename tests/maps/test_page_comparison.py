@@ -160,7 +160,7 @@ def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, c
 
 @pytest.mark.browser
 def test_a_run_is_compared_at_the_nearest_step(run, visit, tmp_path):  # noqa: F811
-    other = write_run(tmp_path / "other", steps=(150, 900), seed=1)
+    other = write_run(tmp_path / "demo, seed 1", steps=(150, 900), seed=1)
     path = write_report(run.directory, compare_to=other.directory, page=tmp_path / "page.html")
     page = visit(path, "#site=encoder/self&step=600&compare=run")
     assert "“demo” step 600 minus “demo, seed 1” step 900" in page.locator("#detail-title").inner_text()

@@ -30,7 +30,7 @@ _STYLES = {
 }
 _CELL_LENGTH = 40  # characters of a value in the table
 _PADDING = 2  # characters between two columns
-_RUN_WIDTH = 28  # characters of the names of runs that the other columns leave at least
+_RUN_WIDTH = 36  # characters of the names of runs that the other columns leave at least
 _LAST_TIME = 253402300799.0  # the end of the year 9999, in seconds since 1970
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -275,7 +276,8 @@ class _RunReader:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         file = error.filename if isinstance(error, OSError) else None
         text = text if file is None else f"{str(file).rpartition('/')[2]}: {text}"
-        self.problems.append(_shorten(text.replace(f"{self._files.path}/", "").partition("; ")[0]))
+        words = text.replace(f"{self._files.path}/", "").partition("; ")[0]
+        self.problems.append(_shorten(re.sub(r"(is not JSON): .*", r"\1", words, flags=re.DOTALL)))
 
 
 def _shorten(text: str) -> str:

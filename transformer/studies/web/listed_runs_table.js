@@ -112,11 +112,7 @@ function listedColumns() {
   }));
   return [
     { head: "run", value: ({ name }) => name, cell: (run) => [runNameNode(run)] },
-    {
-      head: "state",
-      value: ({ state }) => state,
-      cell: ({ state, problems }) => [stateNode(state), ...problemNodes(problems)],
-    },
+    { head: "state", value: ({ state }) => state, cell: ({ state }) => [stateNode(state)] },
     { head: "step", value: ({ step }) => step, cell: ({ step, steps }) => [stepNode(step, steps)] },
     ...metrics,
     ...keys,
@@ -146,7 +142,8 @@ function runNameNode(run) {
     nameNode(run.name, run.report ? "report.html" : null),
     ...config.flatMap((name) => [" ", createHtml("span", { class: "config-name" }, showInvisible(name))]),
   ];
-  return createHtml("span", { class: "run-name" }, box, createHtml("span", { dir: "auto" }, ...names));
+  const words = createHtml("span", {}, createHtml("span", { dir: "auto" }, ...names), ...problemNodes(run.problems));
+  return createHtml("span", { class: "run-name" }, box, words);
 }
 
 /** @param {ListedRun} run */
@@ -164,6 +161,8 @@ function commandButtons(run) {
 export function showRunsTable(change) {
   const columns = listedColumns();
   const table = createTable("Runs", columns, listing.runs, { id: "runs-table", class: "figures cards" });
+  const heads = [...(table.tHead?.rows[0].cells ?? [])];
+  heads.forEach((cell, index) => cell.replaceChildren(...breakable(columns[index].head)));
   const rows = new Map(listing.runs.map((run, index) => [run, table.tBodies[0].rows[index]]));
   for (const [run, row] of rows) {
     row.setAttribute("data-series", run.name);
@@ -196,6 +195,13 @@ export function showRunsTable(change) {
     }
   };
 }
+
+/**
+ * A name of the code that may be broken after each of its parts.
+ * @param {string} name
+ * @returns {Child[]}
+ */
+const breakable = (name) => name.split(/(?<=[/_.])/).flatMap((part) => [part, createHtml("wbr")]);
 
 /** Paths in commands are those of the command that wrote the page, so relative ones start there. */
 const commandsNote = () =>
