@@ -22,6 +22,7 @@ from launch import (
     maps,
     model_sizes,
     replay,
+    runs,
     scaling_laws,
     sweep,
     tokenize,
@@ -35,7 +36,7 @@ from transformer.config import suggest_nearest
 from transformer.system.command_invocation import headwise_version, register_console_script
 
 # In the order in which --help lists them: a run and its data, studies, models, many machines, measurements.
-_RUN = (tokenize, train, evaluate, generate, maps, replay, ablate_heads, alignment_error_rate)
+_RUN = (tokenize, train, runs, evaluate, generate, maps, replay, ablate_heads, alignment_error_rate)
 _STUDY = (sweep, ablate, scaling_laws)
 _MODEL = (convert, lm_eval, model_sizes)
 _CLUSTER = (local,)

@@ -23,9 +23,10 @@ from tests.maps.test_store import LABELS, open_store, some_maps
 from tests.studies import tiny
 from transformer.config import RunConfig, UserError, from_config
 from transformer.maps.report.head_history import read_head_statistics
-from transformer.maps.report.run_data import read_curves, read_samples
+from transformer.maps.report.run_data import read_samples
 from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints, last_saved_step
+from transformer.runs.metric_curves import read_curves
 from transformer.runs.run_directory import RunDirectory, write_json
 from transformer.studies.ablations.calibration import (
     calibrate,

@@ -385,13 +385,13 @@ def make_samples() -> list[dict]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     """A finished run of three sites and eight steps."""
-    return write_run(tmp_path_factory.mktemp("run"))
+    return write_run(tmp_path_factory.mktemp("run") / "demo")
 
 
 @pytest.fixture(scope="module")
 def other_run(tmp_path_factory) -> Run:
     """The same run from another seed."""
-    return write_run(tmp_path_factory.mktemp("other"), seed=1)
+    return write_run(tmp_path_factory.mktemp("other") / "demo, seed 1", seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from tests.waiting import wait_until
 from transformer.config import UserError
 from transformer.maps.head_matching import match_heads
 from transformer.maps.report.page import write_report
-from transformer.maps.report.run_data import config_entries, read_curves
+from transformer.maps.report.run_data import config_entries
 from transformer.maps.store import MapStore
+from transformer.runs.metric_curves import read_curves
 from transformer.runs.run_directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -63,10 +64,19 @@ def drawn(page, selector: str, cells: list[tuple[int, int]]) -> list[int]:
 
 
 def test_two_runs_of_one_config_are_told_apart_by_their_directories(run, tmp_path):
-    for name in ("first", "second"):
+    for name in ("first", "second", "again/first"):
         shutil.copytree(run.directory, tmp_path / name)
     page = write_report(tmp_path / "first", compare_to=tmp_path / "second").read_text()
-    assert "<title>demo (first) minus demo (second) · attention</title>" in page
+    assert "<title>first minus second · attention</title>" in page
+    page = write_report(tmp_path / "again" / "first", compare_to=tmp_path / "first").read_text()
+    assert f"<title>again/first minus {tmp_path.name}/first · attention</title>" in page
+
+
+@pytest.mark.browser
+def test_the_title_is_the_directory_and_the_name_of_the_config_stands_beside_it(run, tmp_path, visit):  # noqa: F811
+    for name, title in (("mine", "mine demo"), ("demo", "demo")):
+        shutil.copytree(run.directory, tmp_path / name)
+        assert visit(write_report(tmp_path / name)).locator("h1").inner_text() == title
 
 
 @pytest.mark.browser
@@ -150,7 +160,7 @@ def test_the_difference_of_two_runs_is_of_heads_that_are_alike(run, other_run, c
 
 @pytest.mark.browser
 def test_a_run_is_compared_at_the_nearest_step(run, visit, tmp_path):  # noqa: F811
-    other = write_run(tmp_path / "other", steps=(150, 900), seed=1)
+    other = write_run(tmp_path / "demo, seed 1", steps=(150, 900), seed=1)
     path = write_report(run.directory, compare_to=other.directory, page=tmp_path / "page.html")
     page = visit(path, "#site=encoder/self&step=600&compare=run")
     assert "“demo” step 600 minus “demo, seed 1” step 900" in page.locator("#detail-title").inner_text()

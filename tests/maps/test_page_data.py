@@ -19,8 +19,9 @@ from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report import page as report_page
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, downsample_image, requantize, spread_order
-from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, read_curves, thin_curve
+from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices
 from transformer.maps.store import MapStore
+from transformer.runs.metric_curves import read_curves, thin_curve
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -367,7 +368,7 @@ def test_samples_and_environment_may_be_absent(run, tmp_path):
     (directory / "environment.json").unlink()
     data = Page(write_report(directory).read_text()).data()
     assert data["samples"] == []
-    assert data["title"] == "demo"
+    assert (data["title"], data["configName"]) == ("copy", "demo")
 
 
 def test_a_image_of_samples_is_in_the_page_and_no_other_file_is(run, tmp_path):

@@ -11,6 +11,7 @@ from tests.import_cycles import find_cycles
 from transformer.maps.report import page as report
 from transformer.pages.template import strip_comments
 from transformer.studies.ablations import page as ablation
+from transformer.studies.run_listing import page as runs
 from transformer.studies.sweeps import page as sweep
 
 BUNDLES = {
@@ -18,6 +19,8 @@ BUNDLES = {
     "served report": (report.FOLDER, report.ENTRY, report.LIVE_RELOAD),
     "ablation": (ablation.FOLDER, ablation.ENTRY),
     "sweep": (ablation.FOLDER, sweep.ENTRY),
+    "runs": (runs.FOLDER, runs.ENTRY),
+    "served runs": (runs.FOLDER, runs.ENTRY, runs.LIVE_RELOAD),
 }
 IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"([^"]*)";$', re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async function|function|const|let|class) (\w+)", re.MULTILINE)

@@ -15,10 +15,12 @@ from transformer.pages.template import (
     render_static_page,
 )
 from transformer.studies.ablations import page as study
+from transformer.studies.run_listing import page as runs
 
 PAGES = {
     "maps": (report.FOLDER, report.STYLES, ("report.html", "waiting_for_run.html")),
     "study": (study.FOLDER, study.STYLES, ("ablation.html",)),
+    "runs": (runs.FOLDER, runs.STYLES, ("runs.html",)),
 }
 SET_BY_SCRIPT = {"heads", "across"}  # variables
 
@@ -36,7 +38,7 @@ def test_every_variable_of_a_style_is_set(own):
 
 def test_a_color_is_two_for_the_two_schemes():
     # The script reads colors off these variables: it takes the first or the second of a pair.
-    for name, value in re.findall(r"--((?:ramp|less|sound|arm)-\d|panel): (.*?);", SHARED.read("theme.css")):
+    for name, value in re.findall(r"--((?:ramp|less|sound)-\d|panel): (.*?);", SHARED.read("theme.css")):
         assert re.fullmatch(r"light-dark\(#[0-9a-f]{6}, #[0-9a-f]{6}\)", value), name
 
 
@@ -57,7 +59,7 @@ def words(folder: AssetFolder, bodies: tuple[str, ...]) -> set[str]:
 def test_every_class_of_a_style_is_given_by_its_page():
     shared = words(SHARED, ("body.html",))
     used = {name: words(folder, bodies) for name, (folder, _, bodies) in PAGES.items()}
-    numbered = {f"{name}-{number}" for name in ("arm", "dash") for number in range(8)}
+    numbered = {f"{name}-{number}" for name in ("series", "dash", "rank") for number in range(8)}
     for name, (folder, styles, _) in PAGES.items():
         assert classes(folder.join(styles)) <= used[name] | shared | numbered
     assert classes(SHARED.join(STYLES)) <= shared | numbered | set.union(*used.values())

@@ -18,7 +18,7 @@ from transformer.maps.store import MapStore
 from transformer.runs.checkpoint import Checkpoints
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.disk import REMOVED_SUFFIX, DiskStorage
-from transformer.storage.storage import DirectoryInUse, DirectoryLost
+from transformer.storage.storage import DirectoryInUse, DirectoryLost, FolderEntry
 from transformer.studies.sweeps.trial_store import TrialStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -309,3 +309,34 @@ def test_a_file_with_other_names_is_written_anew(tmp_path: Path):
         assert (tmp_path / "lock").read_bytes().startswith(b"process ")
     assert (tmp_path / "m").read_bytes() == b"one\ntwo\n"
     assert (tmp_path / "m-copy").read_bytes() == (tmp_path / "lock-copy").read_bytes() == b"one\n"
+
+
+def test_a_folder_is_listed_without_links_and_pipes(tmp_path: Path):
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "b").write_bytes(b"12345")
+    (tmp_path / "a").write_bytes(b"123")
+    os.utime(tmp_path / "a", (1e9, 1e9))
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "folder link").symlink_to("folder")
+    os.mkfifo(tmp_path / "pipe")
+    listed = DiskStorage().list_folder(tmp_path)
+    assert listed == [FolderEntry("a", False, 3, 1e9), FolderEntry("folder", True, 0, 0.0)]
+    (tmp_path / "link").unlink()
+    (tmp_path / "folder link").unlink()
+    assert DiskStorage().tree_size(tmp_path) == 8
+    assert DiskStorage().tree_size(tmp_path / "absent") == 0
+    with pytest.raises(FileNotFoundError):
+        DiskStorage().list_folder(tmp_path / "absent")
+
+
+def test_a_lock_is_asked_without_the_right_to_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened, open_file = [], os.open
+    with DiskStorage().claim(tmp_path / "run", "lock"):
+        monkeypatch.setattr(
+            os, "open", lambda path, flags, *more: opened.append(flags) or open_file(path, flags, *more)
+        )
+        assert DiskStorage().is_claimed(tmp_path / "run", "lock")
+        monkeypatch.undo()
+        (tmp_path / "run" / "file").touch()
+    assert opened == [os.O_RDONLY]
+    assert not DiskStorage().is_claimed(tmp_path / "run", "lock")

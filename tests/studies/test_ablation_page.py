@@ -227,13 +227,13 @@ def test_lines_are_read_by_pointer_and_by_keys(result, page):
 @pytest.mark.browser
 def test_the_bar_hides_and_shows_an_arm_everywhere(page):
     post = page.locator(".arm-button", has_text="post")
-    drawn = page.locator("figure > svg .arm-1")
+    drawn = page.locator("figure > svg .series-1")
     before = drawn.count()
     assert before > 50
     post.click()
     assert post.get_attribute("aria-pressed") == "false"
     assert drawn.count() == 0
-    assert page.locator("figure > svg .arm-2").count() > 50
+    assert page.locator("figure > svg .series-2").count() > 50
     page.locator("#all-arms").click()
     assert (post.get_attribute("aria-pressed"), drawn.count()) == ("true", before)
     # The reference goes last: it alone differs from nothing.

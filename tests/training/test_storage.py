@@ -21,6 +21,10 @@ from transformer.storage.gcs_objects import translate_gcs_errors
 from transformer.storage.lease import Lease, hold_lease
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import DirectoryInUse, DirectoryLost
+from transformer.studies.run_listing.listing import RunIndex
+from transformer.studies.run_listing.page import write_page
+from transformer.studies.run_listing.run_summary import RunState
+from transformer.studies.run_listing.selection import ListedRuns
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import trial_from_config
 from transformer.studies.sweeps.worker import PROGRESS
@@ -521,6 +525,26 @@ def test_a_run_directory_in_a_bucket_is_claimed_refused_and_read_as_on_a_disk(ru
         RunDirectory.claim(f"{run}-other", CONFIG),
     ):
         pass
+
+
+def test_the_runs_of_a_folder_in_a_bucket_are_listed_and_get_a_page(run: Path, server: BucketServer):
+    line = b'{"step": 50, "split": "train", "loss": 0.123456}\n'
+    with RunDirectory.claim(run / "deep" / "a", CONFIG):
+        server.put("bucket", f"{_key(run)}/deep/a/metrics.jsonl", line)
+        assert [each.state for each in RunIndex(run).read().runs] == [RunState.RUNNING]
+    server.put("bucket", f"{_key(run)}/b/config.json", b"{")
+    listing = RunIndex(str(run)).read()
+    assert [(each.name, each.state, each.step) for each in listing.runs] == [
+        ("b", RunState.UNREADABLE, 0),
+        ("deep/a", RunState.STOPPED, 50),
+    ]
+    assert listing.runs[0].problems[0].startswith("config.json is not JSON")
+    contents = _contents(server, run / "deep" / "a")
+    assert listing.runs[1].num_bytes == sum(map(len, contents.values()))
+    assert abs(listing.runs[1].files.modified - time.time()) < 3600
+    page = write_page(ListedRuns(listing, listing.runs, listing.main_metrics(), []))
+    assert page.name == "runs.html"
+    assert b"0.12346" in _contents(server, run)["runs.html"]
 
 
 def test_a_trial_in_a_bucket_has_one_lease_which_its_run_begins_under(run: Path, server: BucketServer):

@@ -14,9 +14,10 @@ import {
   verticalAxisWidth,
 } from "./scales.js";
 
-/** @import { Axes, LineChart, LineChartOptions, Point, Reading, Series } from "./types.js" */
+/** @import { Axes, Child, LineChart, LineChartOptions, Point, Reading, Series } from "./types.js" */
 
 const MAX_MARKERS = 16; // a line of more points than these has a few markers, placed differently for each series
+const MAX_DESCRIBED = 20; // series whose last values are part of the description of a figure
 const CROSS_WIDTH = 29; // what a cross and its count take in the lane of what diverged
 
 /**
@@ -24,9 +25,9 @@ const CROSS_WIDTH = 29; // what a cross and its count take in the lane of what d
  * @param {HTMLElement} place
  * @param {LineChartOptions} options
  */
-export function addLineChart(place, { look, height = 250, tell, nearest = false, ...figure }) {
+export function addLineChart(place, { look, height = 250, tell, nearest = false, single = null, ...figure }) {
   /** @param {number} width */
-  const paint = (width) => paintLineChart(width, height, look(), { tell, nearest });
+  const paint = (width) => paintLineChart(width, height, look(), { tell, nearest, single });
   return addFigure(place, { ...figure, paint, table: () => chartTable(look()) });
 }
 
@@ -61,8 +62,23 @@ function paintLineChart(width, height, looked, reading) {
   series.forEach((each, at) => parts.push(...seriesLine(each, frame, at, series.length)));
   if (crossed) parts.push(...divergedCrosses(series, frame, width));
   const description = describeChart(series, xName, looked.said ?? yName);
-  return { height, parts, frame, along: true, stops: tooltipStops(series, frame, xName, reading), description };
+  const one = looked.readSingle && reading.single;
+  const stops = one ? pointStops(series, frame, one) : tooltipStops(series, frame, xName, reading);
+  return { height, parts, frame, along: !one, stops, description };
 }
+
+/**
+ * A stop at every point of every series, which tells of that series alone.
+ * @param {Series[]} series
+ * @param {Axes} axes
+ * @param {(series: Series, point: Point) => Child[]} tell
+ */
+const pointStops = (series, { atX, atY }, tell) =>
+  series.flatMap((each) =>
+    each.points
+      .filter(({ middle }) => isNumber(middle))
+      .map((point) => ({ x: atX(point.x), y: atY(point.middle), reach: 30, words: () => tell(each, point) })),
+  );
 
 /** @param {number} value */
 const toTenths = (value) => value.toFixed(1);
@@ -114,11 +130,11 @@ function seriesBands({ look, points }, { atX, atY }) {
  * @param {number} [number]
  * @param {number} [count]
  */
-export function seriesLine({ look, points }, { atX, atY }, number = 0, count = 1) {
+export function seriesLine({ id = null, look, points }, { atX, atY }, number = 0, count = 1) {
   const parts = [];
   for (const stretch of contiguousSegments(points)) {
     const d = `M${stretch.map(({ x, middle }) => `${toTenths(atX(x))} ${toTenths(atY(middle))}`).join("L")}`;
-    if (stretch.length > 1) parts.push(createSvg("path", { class: `stroke ${look.ink}`, d }));
+    if (stretch.length > 1) parts.push(createSvg("path", { class: `stroke ${look.ink}`, d, "data-series": id }));
     if (stretch.length > 1 && look.shape === null) continue;
     const every = stretch.length <= MAX_MARKERS ? 1 : Math.ceil(stretch.length / 6);
     const from = every === 1 ? 0 : Math.floor((every * (number + 0.5)) / count);
@@ -210,11 +226,12 @@ export const seedCountText = (diverged, n) => `${pluralize(n, "seed")}${diverged
  * @param {string | undefined} yName
  */
 function describeChart(series, xName, yName) {
-  const ends = series.map(({ name, points }) => {
+  const ends = series.slice(0, MAX_DESCRIBED).map(({ name, points }) => {
     const last = points.findLast(({ middle }) => isNumber(middle));
     return `${showInvisible(name)} ${last ? `${formatOrDash(last.middle)} at ${formatValue(last.x)}` : "has no value"}`;
   });
-  return `${yName} over ${xName}. Last values: ${ends.join("; ")}.`;
+  const more = series.length > MAX_DESCRIBED ? `; and ${series.length - MAX_DESCRIBED} more` : "";
+  return `${yName} over ${xName}. Last values: ${ends.join("; ")}${more}.`;
 }
 
 /**

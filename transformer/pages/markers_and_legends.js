@@ -65,6 +65,20 @@ function regularPolygon(x, y, size, count, turn) {
 }
 
 /**
+ * Color, dash and marker of a series by its number: 0 is drawn in ink, and the eighth after it has the color of the
+ * first and the shape of the second.
+ * @param {number} slot
+ * @returns {SeriesStyle}
+ */
+export function seriesStyle(slot) {
+  const round = Math.floor((slot - 1) / (MARKER_SHAPES.length - 1));
+  /** @param {number} number */
+  const turned = (number) => (slot === 0 ? 0 : 1 + ((number - 1) % (MARKER_SHAPES.length - 1)));
+  const [color, shape] = [turned(slot), turned(slot + round)];
+  return { ink: `series-${color} dash-${shape}`, shape };
+}
+
+/**
  * The marker of a look, about 2 r wide.
  * @param {SeriesStyle} style
  * @param {number} x

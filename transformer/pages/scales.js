@@ -37,6 +37,20 @@ export function tickLabels(values) {
 }
 
 /**
+ * The least and the greatest of some values; there may be more of them than a call takes arguments.
+ * @param {number[]} values
+ * @returns {[number, number]}
+ */
+export function valueRange(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+/**
  * A linear scale with round ticks; it ends at a tick, or `tight` at the largest value.
  * @param {number[]} values
  * @param {number} [count]
@@ -44,7 +58,7 @@ export function tickLabels(values) {
  * @returns {Scale}
  */
 export function linearScale(values, count = 4, { tight = false } = {}) {
-  let [low, high] = [Math.min(...values), Math.max(...values)];
+  let [low, high] = valueRange(values);
   if (low >= 0 && low < 0.35 * high) low = 0;
   if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 20, high + Math.abs(high) / 20];
   const every = niceTicks(low, high, count);
@@ -61,8 +75,10 @@ export function linearScale(values, count = 4, { tight = false } = {}) {
  * @param {number[]} values
  * @param {number} [ratio]
  */
-export const needsLogScale = (values, ratio = LOG_SCALE_RATIO) =>
-  values.every((value) => value > 0) && Math.max(...values) > ratio * Math.min(...values);
+export function needsLogScale(values, ratio = LOG_SCALE_RATIO) {
+  const [low, high] = valueRange(values);
+  return low > 0 && high > ratio * low;
+}
 
 /**
  * A logarithmic scale over positive values: ticks at 1, 2, 5 where it is short, at powers of ten where it is long.
@@ -70,8 +86,7 @@ export const needsLogScale = (values, ratio = LOG_SCALE_RATIO) =>
  * @returns {Scale}
  */
 export function logScale(values) {
-  const positive = values.filter((value) => value > 0);
-  let [low, high] = [Math.log10(Math.min(...positive)), Math.log10(Math.max(...positive))];
+  let [low, high] = valueRange(values.filter((value) => value > 0)).map(Math.log10);
   if (high - low < 0.3) [low, high] = [low - 0.15, high + 0.15];
   const finest = high - low > 0.9 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
   const factors = high - low > 3 ? [1] : high - low > 1.4 ? [1, 3] : finest;

@@ -99,6 +99,8 @@ export interface Point {
 }
 
 export interface Series {
+  /** What marks its line in the page, as `data-series`. */
+  id?: string | null;
   name: string;
   look: SeriesStyle;
   points: Point[];
@@ -117,6 +119,8 @@ export interface LineChart {
   levelName?: string;
   /** What the values are, where the axis has no name. */
   said?: string;
+  /** Whether the pointer reads one series, by the option `single`, and not all of them at a value. */
+  readSingle?: boolean;
 }
 
 export type LineChartOptions = Omit<FigureOptions, "paint" | "table"> & {
@@ -126,10 +130,13 @@ export type LineChartOptions = Omit<FigureOptions, "paint" | "table"> & {
   tell?: (value: any) => string;
   /** Whether a series without a point at a value is read at its nearest. */
   nearest?: boolean;
+  /** What a tip tells of one series at a point. */
+  single?: ((series: Series, point: Point) => Child[]) | null;
 };
 
 /** How the values of a chart are read. */
 export interface Reading {
   tell?: (value: any) => string;
   nearest: boolean;
+  single: ((series: Series, point: Point) => Child[]) | null;
 }

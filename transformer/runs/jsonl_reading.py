@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from transformer.config import MatchesPattern, Range, Sha256, UserError
 from transformer.storage.json_reading import open_regular_file, parse_json, read_regular_file, refuse_repeated_keys
-from transformer.storage.paths import parse_path
+from transformer.storage.paths import parse_path, storage_of
 
 _TAIL = 1 << 16  # bytes that hold the last reports of a run
 _LARGEST = 1 << 34  # bytes of a file of records
@@ -190,6 +190,62 @@ def read_last_records(path: Path) -> list[Record]:
         return []
     first_whole = content if length <= _TAIL else content.partition(b"\n")[2]
     return parse_records(complete_lines(first_whole), path, METRIC_RECORDS)
+
+
+class ReadableRecords(NamedTuple):
+    """The records of a file that can be read, and how much of it cannot.
+
+    Attributes:
+        records: The records in order.
+        num_unreadable: The number of lines that do not fit the schema; a last line that is being written is none.
+        num_omitted: The number of bytes in the middle of a large file that were not read.
+    """
+
+    records: list[Record]
+    num_unreadable: int
+    num_omitted: int
+
+
+def read_readable_records(path: Path, max_bytes: int, lines: RecordSchema = METRIC_RECORDS) -> ReadableRecords:
+    """Read the records of a file that anybody may have written, however damaged or large it is.
+
+    Args:
+        path: The file.
+        max_bytes: The most bytes to read: of a larger file half of them from its start, half from its end.
+        lines: The schema of its lines.
+
+    Raises:
+        OSError: If it is missing or cannot be read.
+        UserError: If it is no regular file.
+    """
+    storage = storage_of(path)
+    size = storage.size(path)
+    num_omitted = max(0, size - max_bytes)
+    if num_omitted:
+        start = storage.read_range(path, 0, max_bytes // 2).rpartition(b"\n")[0]
+        end = storage.read_range(path, size - max_bytes // 2, size).partition(b"\n")[2]
+        content = start + b"\n" + end
+    else:
+        content = storage.read_range(path, 0, size)
+    values = _parse_lines(complete_lines(content).split(b"\n"))
+    records = [value for value in values if _describe_mismatch(value, lines) is None]
+    return ReadableRecords(
+        [record for record in records if record is not None], len(values) - len(records), num_omitted
+    )
+
+
+def _parse_lines(lines: Sequence[bytes]) -> list[Record | None]:
+    """Parse the lines that are not empty; None for each that is no JSON object."""
+    lines = [line for line in lines if line.strip()]
+    # All of them at once, which takes a fifth of the time, unless one is damaged or may hold half a surrogate pair.
+    if not any(b"\\u" in line for line in lines):
+        try:
+            values = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            values = []
+        if len(values) == len(lines) and all(isinstance(value, dict) for value in values):
+            return values
+    return [_parse_record(line) for line in lines]
 
 
 def parse_records(content: bytes, path: Path, lines: RecordSchema) -> list[Record]:

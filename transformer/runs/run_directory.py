@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from transformer.config import ABSENT, NonNegativeInt, Range, UserError, config_differences, config_text, is_key_within
+from transformer.runs.exceptions import RunStopped
 from transformer.runs.jsonl_reading import FileExtent, RecordsName, StepNumber
 from transformer.runs.preemption import write_stderr
 from transformer.runs.processor import describe_processor
@@ -33,6 +34,7 @@ _CONFIG = "config.json"
 _FILE_SUFFIXES = (".json", ".jsonl", ".txt", ".html", ".csv")  # of names that are no folder's
 _LOCK, _ATTEMPTS, _OUTCOME = "lock", "attempts.jsonl", "outcome.json"
 _TRIAL_FILES = (_ATTEMPTS, _OUTCOME)  # of a trial, which has them also before and without a run
+_ERROR_LENGTH = 2000  # characters of an error that are recorded
 _UNFINISHED = re.compile(r".+\.\d+\.new")
 _PACKAGES = ("headwise", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -105,6 +107,7 @@ class RunStart:
         branched_from: The run that it was branched off, and what differs.
         tracked_as: The id under which experiment trackers know the run.
         diverged_at: The step at which a vmapped run diverged.
+        error: The error that ended this start, as "TYPE: MESSAGE" in one line.
         reported: The checkpoint whose step was logged only after it was saved.
     """
 
@@ -124,6 +127,7 @@ class RunStart:
     branched_from: BranchOrigin | None = None
     tracked_as: str | None = None
     diverged_at: StepNumber | None = None
+    error: str | None = None
     reported: ReportedCheckpoint | None = None
 
 
@@ -304,6 +308,22 @@ class RunDirectory:
         start = {**starts[-1], **facts}
         parse_dataclass(RunStart, start, f"a fact for {self.environment_file}")  # what is written must be readable
         write_json(self.environment_file, [*starts[:-1], start])
+
+    @contextlib.contextmanager
+    def record_error(self) -> Iterator[None]:
+        """Record an error that ends the context as the `error` of this start, and raise it again.
+
+        That a run is stopped is no error.
+        """
+        try:
+            yield
+        except RunStopped:
+            raise
+        except Exception as error:
+            # What ended the run may keep its directory from being written, too.
+            with contextlib.suppress(OSError, ValueError):
+                self.record(error=" ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_LENGTH])
+            raise
 
     def abandon(self) -> None:
         """Empty a new run's directory, so that a corrected config can start in it.

@@ -27,7 +27,7 @@ from transformer.storage.gcs_objects import (
     translate_gcs_errors,
 )
 from transformer.storage.lease import check_lease, check_lease_in_bucket, find_lease, hold_lease
-from transformer.storage.storage import DirectoryLost, FileVersion
+from transformer.storage.storage import DirectoryLost, FileVersion, FolderEntry
 from transformer.system.private_folders import private_folder
 
 SYNC_SECONDS = 10.0  # seconds between two looks for what has changed
@@ -168,6 +168,22 @@ class BucketStorage:
             entries += [(name, 0, 0) for name in sorted(listed.prefixes)]
             versions += [entry for entry in entries if fnmatch.fnmatch(entry[0][len(folder) :].rstrip("/"), last)]
         return tuple(versions)
+
+    def list_folder(self, path: Path) -> list[FolderEntry]:
+        folder = f"{object_key(path)}/"
+        with translate_gcs_errors(path):
+            listed = bucket_of(path).list_blobs(prefix=folder, delimiter="/")
+            entries = [
+                FolderEntry(name, False, int(blob.size), blob.updated.timestamp() if blob.updated else 0.0)
+                for blob in listed
+                if (name := blob.name.removeprefix(folder))
+            ]
+        folders = [FolderEntry(prefix.removeprefix(folder).rstrip("/"), True, 0, 0.0) for prefix in listed.prefixes]
+        return sorted([*entries, *folders])
+
+    def tree_size(self, path: Path) -> int:
+        with translate_gcs_errors(path):
+            return sum(int(blob.size) for blob in bucket_of(path).list_blobs(prefix=f"{object_key(path)}/"))
 
     def size(self, path: Path) -> int:
         with translate_gcs_errors(path):

@@ -15,7 +15,7 @@ from typing import Any
 from transformer.config import UserError
 from transformer.storage.disk_errors import add_filename
 from transformer.storage.json_reading import open_regular_file
-from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion
+from transformer.storage.storage import DirectoryInUse, DirectoryLost, FileVersion, FolderEntry
 
 REMOVED_SUFFIX = ".removed"  # ends the name of a folder that is being removed
 _INSTANT = 0.01  # seconds, longer than a look at a lock (`DiskStorage.is_claimed`), for which nobody else can take it
@@ -129,7 +129,8 @@ class DiskStorage:
     def is_claimed(self, path: Path, name: str) -> bool:
         if not (path / name).is_file():
             return False
-        descriptor = os.open(path / name, os.O_RDWR)
+        # For reading, which is enough for a shared lock: the runs of others can be asked too.
+        descriptor = os.open(path / name, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -153,6 +154,31 @@ class DiskStorage:
                 status = file.stat()
                 versions.append((str(file), status.st_mtime_ns, status.st_size))
         return tuple(versions)
+
+    def list_folder(self, path: Path) -> list[FolderEntry]:
+        entries = []
+        with os.scandir(path) as listing:
+            for entry in listing:
+                # One that is gone in the meantime was being replaced.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        entries.append(FolderEntry(entry.name, True, 0, 0.0))
+                    elif entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        entries.append(FolderEntry(entry.name, False, status.st_size, status.st_mtime))
+        return sorted(entries)
+
+    def tree_size(self, path: Path) -> int:
+        total, folders = 0, [os.fspath(path)]
+        while folders:
+            with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(folders.pop()) as listing:
+                for entry in listing:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        with contextlib.suppress(FileNotFoundError):
+                            total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     def size(self, path: Path) -> int:
         with open_regular_file(path) as file:

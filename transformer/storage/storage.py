@@ -3,12 +3,28 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from transformer.config import UserError
 
 # Identifies a file's content: its name and two numbers that change whenever the content does.
 FileVersion = tuple[str, int, int]
+
+
+class FolderEntry(NamedTuple):
+    """A regular file or a folder in a folder.
+
+    Attributes:
+        name: Its name, without the folder.
+        is_folder: Whether it is a folder.
+        num_bytes: The size of a file; 0 of a folder.
+        modified: When a file was last written, in seconds since 1970; 0 of a folder.
+    """
+
+    name: str
+    is_folder: bool
+    num_bytes: int
+    modified: float
 
 
 class DirectoryInUse(UserError):
@@ -120,6 +136,20 @@ class Storage(Protocol):
 
     def versions(self, path: Path, patterns: Sequence[str]) -> tuple[FileVersion, ...]:
         """Return the versions of the files under `path` that match a pattern such as "*.json" or "maps/*.json"."""
+
+    def list_folder(self, path: Path) -> list[FolderEntry]:
+        """Return the files and folders in the folder `path`, by name; links, pipes and devices are left out.
+
+        Raises:
+            OSError: If it is missing or cannot be read.
+        """
+
+    def tree_size(self, path: Path) -> int:
+        """Return the bytes of all files in a folder and below it; those that cannot be read are left out.
+
+        Raises:
+            OSError: If the storage cannot be reached.
+        """
 
     def size(self, path: Path) -> int:
         """Return the size of a file in bytes.

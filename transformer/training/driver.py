@@ -120,7 +120,8 @@ def train(
             print_run_summary(components, run, latest, complete)
         if not complete:
             writers = () if writer is None else (writer,)
-            train_runs(SingleRun(run, components), [resumed], writers, monitor=monitor, profile=profile)
+            with run.directory.record_error() if is_primary() else contextlib.nullcontext():
+                train_runs(SingleRun(run, components), [resumed], writers, monitor=monitor, profile=profile)
     return run.directory
 
 

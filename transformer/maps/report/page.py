@@ -11,9 +11,10 @@ from transformer.maps.report.head_ablation import head_ablation_payload
 from transformer.maps.report.head_history import history_payload
 from transformer.maps.report.payload import DataBlock, PagePayload, min_page_size, page_payload
 from transformer.maps.report.role_descriptions import roles_data
-from transformer.maps.report.run_data import config_entries, initial_view, read_curves, read_samples, thin_curve
+from transformer.maps.report.run_data import config_entries, initial_view, read_samples
 from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
+from transformer.runs.metric_curves import read_curves, thin_curve
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of
 
@@ -122,9 +123,9 @@ def _render_undamaged(
     if compare_to is not None and other is not None:
         facts["otherRun"] = _other_run_facts(compare_to, store, other)
         if facts["otherRun"]["title"] == facts["title"]:
-            # Two runs of one config differ in their directories.
-            for run_facts, directory in ((facts["otherRun"], RunDirectory(parse_path(compare_to))), (facts, run)):
-                run_facts["title"] = f"{run_facts['title']} ({directory.path.resolve().name})"
+            # Two runs of one name differ in the folders that they are in.
+            for run_facts, directory in ((facts["otherRun"], parse_path(compare_to)), (facts, run.path)):
+                run_facts["title"] = f"{directory.resolve().parent.name}/{run_facts['title']}"
     facts["headAblation"] = head_ablation_payload(run, store.sites)
     facts["history"], blocks = history_payload(store, run, budget, other)
     return _render_within_budget(budget, facts, blocks, store, other, version)
@@ -233,6 +234,7 @@ def _store_facts(store: MapStore) -> dict[str, Any]:
     """Return all that the page shows of a store except the maps themselves, as plain JSON values."""
     return {
         "singleText": False,
+        "configName": "",
         "configHash": store.config_hash,
         "device": None,
         "commit": None,
@@ -257,7 +259,8 @@ def _run_facts(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts that the page shows about the run that produced the maps."""
     config, environment = run.config(), run.facts()
     return {
-        "title": str(config.get("name") or run.path.resolve().name),
+        "title": run.path.resolve().name,
+        "configName": str(config.get("name") or ""),
         "parameters": environment.get("parameters"),
         "device": environment.get("devices"),
         "commit": environment.get("commit"),
@@ -331,7 +334,7 @@ def _other_run_facts(directory: Path, store: MapStore, other: MapStore) -> dict[
             )
     run = RunDirectory.open(directory)
     return {
-        "title": str(run.config().get("name") or directory.resolve().name),
+        "title": directory.resolve().name,
         "config": _config_entries(run),
         "curves": _thin_curves(read_curves(run)),
         "matches": [

@@ -1,4 +1,4 @@
-"""Serve the page of a run to a browser on this machine, and refresh it while the run trains."""
+"""Serve a page to a browser on this machine, and refresh it while the runs that it shows train."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,7 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
@@ -144,6 +144,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Log nothing: the terminal is the run's."""
 
 
+class PageSource(NamedTuple):
+    """What a page is made from.
+
+    Attributes:
+        read_version: Returns what changes whenever the page must be made anew.
+        describe_missing: Returns what must still be written before there is a page; None if nothing is missing.
+        render: Returns the page, given its version.
+        title: The title of the page that waits for what is missing.
+    """
+
+    read_version: Callable[[], Hashable]
+    describe_missing: Callable[[], str | None]
+    render: Callable[[str], str]
+    title: str
+
+
 def serve(
     run_directory: Path,
     render: Callable[[str], str],
@@ -172,13 +188,42 @@ def serve(
     """
     run_directory = parse_path(run_directory)
     directories = [run_directory, *map(parse_path, also)]
-    with PageServer(port, _waiting_page(run_directory, "the first look at the run")) as server:
+    source = PageSource(
+        lambda: file_versions(directories),
+        lambda: describe_missing_files(run_directory),
+        render,
+        run_directory.resolve().name,
+    )
+    serve_page(source, port=port, announce=announce, pause=pause, quiet=quiet)
+
+
+def serve_page(
+    source: PageSource,
+    *,
+    port: int = PORT,
+    announce: Callable[[str], object] = print,
+    pause: float = PAUSE,
+    quiet: float = QUIET,
+) -> None:
+    """Serve a page until Ctrl-C, and render it again when its version changes.
+
+    Args:
+        source: What the page is made from.
+        port: The port; 0 for any free one.
+        announce: Called with the address of the page.
+        pause: Seconds between two looks at the version.
+        quiet: The least seconds between two pages.
+
+    Raises:
+        UserError: If the port is taken, or rendering fails for a reason that does not pass.
+    """
+    with PageServer(port, _waiting_page(source.title, "the first look")) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
             announce(server.url)
-            for renewed in _renew_page(server, run_directory, directories, render):
-                # Making pages may take at most a third of the time, which the run needs.
+            for renewed in _renew_page(server, source):
+                # Making pages may take at most a third of the time, which the runs need.
                 time.sleep(pause if renewed is None else max(quiet, 2 * renewed))
         except KeyboardInterrupt:
             pass
@@ -186,27 +231,25 @@ def serve(
             server.shutdown()
 
 
-def _renew_page(
-    server: PageServer, run_directory: Path, directories: list[Path], render: Callable[[str], str]
-) -> Iterator[float | None]:
-    """Check the run again and again, yielding the seconds that a new page took, None without changes."""
+def _renew_page(server: PageServer, source: PageSource) -> Iterator[float | None]:
+    """Look at the version again and again, yielding the seconds that a new page took, None without changes."""
     start, last_versions = time.time_ns(), None
     while True:
-        start_seconds, versions = time.monotonic(), file_versions(directories)
+        start_seconds, versions = time.monotonic(), source.read_version()
         if versions == last_versions:
             yield None
             continue
         version = hashlib.sha256(repr((start, versions)).encode()).hexdigest()[:16]
         try:
-            missing = describe_missing_files(run_directory)
-            page = None if missing else render(version).encode()
+            missing = source.describe_missing()
+            page = None if missing else source.render(version).encode()
         except (OSError, ValueError):
             # A run may write, or drop steps on a resume, while it is read: read it again; a repeated error is raised.
-            if file_versions(directories) == versions:
+            if source.read_version() == versions:
                 raise
             yield None
             continue
-        server.served_page = ServedPage(page, version) if page else _waiting_page(run_directory, missing or "")
+        server.served_page = ServedPage(page, version) if page else _waiting_page(source.title, missing or "")
         last_versions = versions
         yield None if missing else time.monotonic() - start_seconds
 
@@ -231,11 +274,10 @@ def describe_missing_files(run_directory: Path) -> str | None:
         return "its first metrics"
 
 
-def _waiting_page(run_directory: Path, describe_missing_files: str) -> ServedPage:
+def _waiting_page(title: str, awaited: str) -> ServedPage:
     """Return a page without a script, which the browser reloads by itself."""
-    title = run_directory.resolve().name
-    parts = {"title": escape_html(title), "awaited": escape_html(describe_missing_files)}
+    parts = {"title": escape_html(title), "awaited": escape_html(awaited)}
     body = fill_template(AssetFolder("maps/report/web").read("waiting_for_run.html"), parts)
     return ServedPage(
-        render_static_page(f"{title} · attention", body, with_shared_styles(), refresh_seconds=2).encode(), "waiting"
+        render_static_page(f"{title} · Headwise", body, with_shared_styles(), refresh_seconds=2).encode(), "waiting"
     )

@@ -1,8 +1,7 @@
-"""The page's data other than the maps: config, curves, samples, and the view it opens with."""
+"""The page's data other than the maps: config, samples, and the view it opens with."""
 
 import base64
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,60 +11,17 @@ from jaxtyping import Float
 
 from transformer.attention.capture import evenly_spaced_positions
 from transformer.attention.sites import Site
-from transformer.config import UserError, flatten_config
+from transformer.config import flatten_config
 from transformer.data.png import SIGNATURE
 from transformer.maps.store import MapStore
 from transformer.runs.jsonl_reading import SAMPLE_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
-POINTS_PER_CURVE = 400
 SAMPLE_STEPS = 12
 SAMPLES_PER_STEP = 24
 IMAGE_BYTES = 1 << 19  # of an image of samples, at most
 _IMAGE = re.compile(r"samples/[\w.-]+\.png")
-Curve = list[tuple[int, float]]
-
-
-def read_curves(directory: RunDirectory) -> dict[str, dict[str, Curve]]:
-    """Read the curves of every metric and split.
-
-    If a step was logged twice, as after a resume, its last value counts. Values that are not finite are left out.
-
-    Returns:
-        The points (step, value) in the order of their steps, by metric and split; empty for a run that was converted
-        from a published model and not trained.
-
-    Raises:
-        UserError: If the run has not logged any metrics yet.
-    """
-    if "converted" in directory.facts() and not directory.metrics_file.exists():
-        return {}
-    curves: dict[str, dict[str, dict[int, float]]] = {}
-    for record in read_records(directory.metrics_file):
-        step, split = int(record["step"]), str(record["split"])
-        for name, value in record.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if name != "step" and number and math.isfinite(value):
-                curves.setdefault(name, {}).setdefault(split, {})[step] = float(value)
-    if not curves:
-        raise UserError(
-            f"{directory.metrics_file} holds no metrics yet: let the run log its first step, then ask again"
-        )
-    return {
-        name: {split: sorted(points.items()) for split, points in splits.items()} for name, splits in curves.items()
-    }
-
-
-def thin_curve(curve: Curve, points: int = POINTS_PER_CURVE) -> Curve:
-    """Reduce a curve to at most `points` points, keeping each interval's minimum and maximum, so that spikes stay."""
-    if len(curve) <= points:
-        return curve
-    indices = {0, len(curve) - 1}
-    for stretch in np.array_split(np.arange(len(curve)), (points - 2) // 2):
-        values = np.array([curve[index][1] for index in stretch])
-        indices |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}
-    return [curve[index] for index in sorted(indices)]
 
 
 def read_samples(directory: RunDirectory) -> list[dict[str, Any]]:

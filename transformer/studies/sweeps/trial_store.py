@@ -36,6 +36,7 @@ from transformer.runs.run_directory import RunDirectory, check_regular_files, wr
 from transformer.storage.disk_errors import refuse_unusable_storage
 from transformer.storage.json_checksum import add_checksum, has_valid_checksum, strip_checksum
 from transformer.storage.json_reading import (
+    MAX_BYTES,
     parse_dataclass,
     parse_json,
     read_json_object,
@@ -350,7 +351,7 @@ class TrialStore:
     def _outcome_record(self, trial: Trial) -> OutcomeRecord | None:
         file = self.run_directory(trial).outcome_file
         if trial.name not in self._outcomes and file.is_file():
-            self._outcomes[trial.name] = _read_outcome(file)
+            self._outcomes[trial.name] = read_outcome(file)
         return self._outcomes.get(trial.name)
 
     def _check_directory(self) -> dict[str, Any] | None:
@@ -485,14 +486,14 @@ def _parse_attempt(line: bytes) -> AttemptRecord | None:
         return None
 
 
-def _read_outcome(file: Path) -> OutcomeRecord:
-    """Read outcome.json.
+def read_outcome(file: Path, max_bytes: int = MAX_BYTES) -> OutcomeRecord:
+    """Read the outcome.json of a trial.
 
     Raises:
         UserError: If the file is not what a sweep writes.
     """
     try:
-        return parse_dataclass(OutcomeRecord, _read_checked_object(file), str(file))
+        return parse_dataclass(OutcomeRecord, _read_checked_object(file, max_bytes), str(file))
     except UserError as error:
         raise UserError(f"{error}; put back a copy of it, or remove it and the trial is trained again") from error
 
@@ -523,14 +524,14 @@ def _write_checked_object(path: Path, value: Mapping[str, Any]) -> None:
     write_json(path, add_checksum(value))
 
 
-def _read_checked_object(path: Path) -> dict[str, Any]:
+def _read_checked_object(path: Path, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Read what `_write_checked_object` wrote.
 
     Raises:
         UserError: If it is something else.
     """
     try:
-        value = read_json_object(path)
+        value = read_json_object(path, max_bytes)
     except UserError as error:
         raise UserError(f"{error}: that is not what a sweep writes; repair it or choose another --workdir") from error
     if not has_valid_checksum(value):

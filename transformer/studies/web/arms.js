@@ -3,7 +3,7 @@
 
 import { createHtml, exportDefaults } from "../../pages/dom.js";
 import { showInvisible } from "../../pages/formatting.js";
-import { legendKey, MARKER_SHAPES, tooltipRow } from "../../pages/markers_and_legends.js";
+import { legendKey, seriesStyle, tooltipRow } from "../../pages/markers_and_legends.js";
 import { ablation } from "./page_data.js";
 
 /** @import { Child, Point } from "../../pages/types.js" */
@@ -30,17 +30,10 @@ export const visibleArms = () => ablation.arms.filter((arm) => !hiddenArms.has(a
 export const findArm = (name) => /** @type {Arm} */ (ablation.arms.find((arm) => arm.name === name));
 
 /**
- * An arm's color, dash and marker: an eighth arm has the first one's color and the second one's shape.
+ * An arm's color, dash and marker.
  * @param {string} name
  */
-export function armStyle(name) {
-  const slot = armSlots.get(name) ?? 0;
-  const round = Math.floor((slot - 1) / (MARKER_SHAPES.length - 1));
-  /** @param {number} number */
-  const turned = (number) => (slot === 0 ? 0 : 1 + ((number - 1) % (MARKER_SHAPES.length - 1)));
-  const [color, shape] = [turned(slot), turned(slot + round)];
-  return { ink: `arm-${color} dash-${shape}`, shape };
-}
+export const armStyle = (name) => seriesStyle(armSlots.get(name) ?? 0);
 
 /**
  * The classes that give an arm its color and its dash.

@@ -1,8 +1,8 @@
-// The data of the page, which of the two types it is: of an ablation, of a sweep, or what both have.
+// The data of the page, which of the types it is: of an ablation, of a sweep, what both have, or of all runs.
 
 import { readPageData } from "../../pages/dom.js";
 
-/** @import { AblationData, StudyData, SweepData } from "./types.js" */
+/** @import { AblationData, RunsPageData, StudyData, SweepData } from "./types.js" */
 
 const data = readPageData();
 
@@ -12,3 +12,5 @@ export const study = data;
 export const ablation = data;
 /** @type {SweepData} */
 export const sweep = data;
+/** @type {RunsPageData} */
+export const listing = data;

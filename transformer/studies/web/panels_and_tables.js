@@ -15,7 +15,7 @@ import {
 import { study } from "./page_data.js";
 
 /** @import { Attributes, Child } from "../../pages/types.js" */
-/** @import { Interval, TableColumn } from "./types.js" */
+/** @import { Interval, SortableColumn, TableColumn } from "./types.js" */
 
 const MAX_DECIMALS = 6;
 export const lowerIsBetter = study.direction === "minimize";
@@ -120,7 +120,7 @@ export const formatTunedValue = (value) =>
  * A word for a shell: as it is where it is plain, else in single quotes.
  * @param {string} word
  */
-const shellQuote = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+export const shellQuote = (word) => (/^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 /**
  * The command that writes the page of the heads of a run in a directory, beside those of `against`; `trust` is quoted already.
@@ -270,4 +270,65 @@ export function createTable(caption, columns, rows, attributes = {}) {
     createHtml("thead", {}, createHtml("tr", {}, ...head)),
     createHtml("tbody", {}, ...body),
   );
+}
+
+/**
+ * Let the heads of a table's columns sort its rows, which stand in the order of `rows`; a column without `value` stays
+ * as it is. `onSort(head, descending)` is called after each; the function that is returned sorts by a head.
+ * @param {HTMLTableElement} table
+ * @param {SortableColumn[]} columns
+ * @param {any[]} rows
+ * @param {(head: string, descending: boolean) => void} [onSort]
+ */
+export function makeSortable(table, columns, rows, onSort = () => {}) {
+  const body = table.tBodies[0];
+  const elements = new Map(rows.map((row, index) => [row, body.rows[index]]));
+  const heads = [...(table.tHead?.rows[0].cells ?? [])];
+  let [sorted, descending] = [-1, false];
+  /**
+   * @param {number} index
+   * @param {boolean} down
+   */
+  const sortBy = (index, down) => {
+    [sorted, descending] = [index, down];
+    const { value = () => null } = columns[index];
+    const order = [...rows].sort((a, b) => compareValues(value(a), value(b), down));
+    body.replaceChildren(...order.map((row) => elements.get(row) ?? ""));
+    heads.forEach((cell, at) => {
+      if (columns[at]?.value) cell.setAttribute("aria-sort", at !== index ? "none" : down ? "descending" : "ascending");
+    });
+  };
+  columns.forEach(({ head, value }, index) => {
+    if (!value) return;
+    const button = createHtml("button", { type: "button", class: "sort" }, ...heads[index].childNodes);
+    button.addEventListener("click", () => {
+      sortBy(index, sorted === index && !descending);
+      onSort(head, descending);
+    });
+    heads[index].setAttribute("aria-sort", "none");
+    heads[index].replaceChildren(button);
+  });
+  /**
+   * @param {string} head
+   * @param {boolean} down
+   */
+  return (head, down) => {
+    const index = columns.findIndex((column) => column.head === head && column.value);
+    if (index >= 0) sortBy(index, down);
+  };
+}
+
+/**
+ * What has no value stays last, whichever way is sorted.
+ * @param {any} a
+ * @param {any} b
+ * @param {boolean} down
+ */
+function compareValues(a, b, down) {
+  /** @param {any} value */
+  const absent = (value) => value === null || value === undefined;
+  if (absent(a) || absent(b)) return Number(absent(a)) - Number(absent(b));
+  const order =
+    isNumber(a) && isNumber(b) ? a - b : formatValue(a).localeCompare(formatValue(b), "en", { numeric: true });
+  return down ? -order : order;
 }

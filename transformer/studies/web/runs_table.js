@@ -2,7 +2,7 @@
 
 import { createHtml, find, ownValue, smallButton } from "../../pages/dom.js";
 import { downloadBlob, downloadCsv } from "../../pages/figure_export.js";
-import { formatOrDash, formatValue, isNumber, showInvisible, withSpaces } from "../../pages/formatting.js";
+import { formatOrDash, showInvisible, withSpaces } from "../../pages/formatting.js";
 import { armLabel, findArm, hasSeveralTasks } from "./arms.js";
 import { ablation } from "./page_data.js";
 import {
@@ -11,6 +11,7 @@ import {
   createCopyButton,
   formatTunedValue,
   line,
+  makeSortable,
   mapsCommand,
   shortKey,
   tunedKeys,
@@ -18,8 +19,6 @@ import {
 } from "./panels_and_tables.js";
 
 /** @import { Run, RunColumn } from "./types.js" */
-
-const sorting = { column: -1, descending: false };
 
 /**
  * The columns of the runs: their heads, and the value by which a column sorts.
@@ -53,12 +52,7 @@ function runStateCell({ arm, task, directory, state }) {
 
 export function showRuns() {
   const columns = runColumns();
-  const head = columns.map(({ head }, index) => {
-    const button = createHtml("button", { type: "button", class: "sort" }, head);
-    const cell = createHtml("th", { scope: "col", "aria-sort": "none" }, button);
-    button.addEventListener("click", () => sortBy(index));
-    return cell;
-  });
+  const head = columns.map(({ head }) => createHtml("th", { scope: "col" }, head));
   const last = ["attention maps", "training command"].map((words) => createHtml("th", { scope: "col" }, words));
   const body = createHtml("tbody", {});
   const table = createHtml(
@@ -67,8 +61,8 @@ export function showRuns() {
     createHtml("thead", {}, createHtml("tr", {}, ...head, ...last)),
     body,
   );
-  const rows = ablation.runs.map((run) => ({ run, row: runRow(run, columns) }));
-  body.append(...rows.map(({ row }) => row));
+  body.append(...ablation.runs.map((run) => runRow(run, columns)));
+  makeSortable(table, columns, ablation.runs);
   const scroll = createHtml(
     "div",
     { class: "scroll long", tabindex: 0, role: "region", "aria-label": "Every run" },
@@ -80,32 +74,6 @@ export function showRuns() {
     smallButton("JSON of everything", () => downloadBlob(resultAsJson(), [], "json"), { id: "save-json" }),
   ];
   find(panel, ".panel-head").append(createHtml("div", { class: "exports" }, ...saving));
-
-  /** @param {number} index */
-  function sortBy(index) {
-    sorting.descending = sorting.column === index && !sorting.descending;
-    sorting.column = index;
-    const order = [...rows].sort((a, b) => compareValues(columns[index].value(a.run), columns[index].value(b.run)));
-    body.replaceChildren(...order.map(({ row }) => row));
-    head.forEach((cell, at) => {
-      const direction = sorting.descending ? "descending" : "ascending";
-      cell.setAttribute("aria-sort", at === index ? direction : "none");
-    });
-  }
-}
-
-/**
- * What has no value stays last, whichever way is sorted.
- * @param {any} a
- * @param {any} b
- */
-function compareValues(a, b) {
-  /** @param {any} value */
-  const absent = (value) => value === null || value === undefined;
-  if (absent(a) || absent(b)) return Number(absent(a)) - Number(absent(b));
-  const order =
-    isNumber(a) && isNumber(b) ? a - b : formatValue(a).localeCompare(formatValue(b), "en", { numeric: true });
-  return sorting.descending ? -order : order;
 }
 
 /**

@@ -172,11 +172,93 @@ export interface SweepData extends StudyData {
   trials: Trial[];
 }
 
+/** A run of the page of all runs. */
+export interface ListedRun {
+  name: string;
+  config: string;
+  state: string;
+  step: number;
+  steps: number | null;
+  /** When it was last written to, in milliseconds since 1970. */
+  modified: number;
+  bytes: number;
+  /** Whether its report.html is there. */
+  report: boolean;
+  study: string;
+  trust: string;
+  problems: string[];
+  /** For each key the index of its value, -1 for none. */
+  values: number[];
+  /** For each metric the index of its steps, and its values; 0 for none. */
+  curves: ([number, number[]] | 0)[];
+}
+
+export interface ListedStudy {
+  name: string;
+  kind: string;
+  state: string;
+  counts: string;
+  modified: number;
+  bytes: number;
+  page: string | null;
+  problems: string[];
+}
+
+/** The data of the page of all runs, as run_listing/page.py makes them. */
+export interface RunsPageData {
+  folder: string;
+  title: string;
+  served: boolean;
+  written: number;
+  maps_command: string;
+  train_command: string;
+  metrics: { name: string; direction: "minimize" | "maximize" | null }[];
+  /** How many of the metrics have columns in the table. */
+  num_columns: number;
+  left_out: string[];
+  num_keys_left_out: number;
+  group: string[];
+  keys: { name: string; label: string; values: any[] }[];
+  /** The first step of a curve, then the differences. */
+  steps: number[][];
+  runs: ListedRun[];
+  studies: ListedStudy[];
+  problems: string[];
+}
+
+/** What the reader has chosen to see on the page of all runs; its address keeps it. */
+export interface RunsChoice {
+  metric: string;
+  /** Names of keys. */
+  group: string[];
+  band: "range" | "deviation" | "none";
+  /** The share of the steps over which curves are averaged, in percent. */
+  smoothing: number;
+  logX: boolean;
+  logY: boolean;
+  filter: string;
+  /** Names of the runs that are not drawn. */
+  hidden: Set<string>;
+  sort: string;
+  descending: boolean;
+}
+
+export interface CurvePoint {
+  step: number;
+  value: number;
+}
+
 export interface TableColumn {
   head: string;
   title?: string;
   absent?: boolean;
   cell(row: any): Child | Child[];
+}
+
+/** A column that sorts its table by the value of each row. */
+export interface SortableColumn {
+  head: string;
+  value?(row: any): any;
 }
 
 export interface RunColumn {

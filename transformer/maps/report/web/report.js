@@ -343,6 +343,8 @@ function addListeners() {
 function buildPage() {
   Object.assign(exportDefaults, { name: data.title, words: data.title });
   byId("title").textContent = data.otherRun ? `${data.title} minus ${data.otherRun.title}` : data.title;
+  if (data.configName && data.configName !== data.title)
+    byId("title").append(" ", createHtml("span", { class: "config-name" }, showInvisible(data.configName)));
   if (data.singleText) byId("eyebrow").textContent = "Headwise · what every head attends to";
   const still = data.steps.length === 1;
   byId("steps").hidden = still;

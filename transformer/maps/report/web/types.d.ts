@@ -163,6 +163,8 @@ export interface HeadAblation {
 export interface ReportData {
   title: string;
   singleText: boolean;
+  /** The name in the config, "" if there is none. */
+  configName: string;
   configHash: string;
   config: [string, string][];
   parameters: number | null;
