@@ -74,16 +74,23 @@ export interface RoleKind {
   keys?: string;
 }
 
+export interface RoleEvidence {
+  kind: RoleKind;
+  band: [number, number];
+  weight: number;
+  uniform: number;
+  score: number;
+  rows: number;
+}
+
 export interface HeadRole {
   site: number;
   layer: number;
   head: number;
   role: RoleKind | null;
-  nearest: RoleKind | null;
-  distance: number;
-  weight: number;
-  uniform: number;
-  score: number;
+  plays: boolean;
+  evidence: RoleEvidence[];
+  uniformity: number;
   simplerRules: [string, number][];
   chip?: HTMLElement;
   sentence?: HTMLElement;
@@ -183,9 +190,17 @@ export interface ReportData {
   roles: {
     step: number;
     minScore: number;
-    minBroadFraction: number;
+    nearUniform: number;
     kinds: RoleKind[];
-    heads: [number, number, number, number, number, number, number, number, number, [string, number][]][];
+    heads: [
+      number,
+      number,
+      number,
+      number,
+      [number, [number, number], number, number, number, number][],
+      number,
+      [string, number][],
+    ][];
     distances: ({ uniform: number; heads: (number | null)[][] } | null)[];
   };
   history: {
