@@ -142,7 +142,7 @@ def test_a_band_is_named_with_its_ends(site: Site, band: Band, role: Role) -> No
 @pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
 def test_what_is_no_band_is_not_called_one(site: Site, habit: Habit, role: Role | None) -> None:
     reading = read(habit, site, LETTERS)
-    assert reading.role is role or (role is None and reading.role is Role.POSITION)
+    assert reading.role is role or (role is None and reading.role in (Role.POSITION, Role.COLUMNS))
 
 
 @pytest.mark.parametrize(("strength", "role"), [(0.35, Role.POSITION), (0.45, Role.RECENT_TOKENS)])
@@ -219,13 +219,53 @@ def test_a_map_by_position_alone_is_called_so_and_one_by_tokens_not() -> None:
     reading = read(lambda text, query: list(places[query]), CAUSAL, LETTERS)
     assert reading.role is Role.POSITION
     assert reading.evidence[0].weight > 0.9 > reading.evidence[0].uniform
-    # A head may draw keys of each text anew, or read its vowels: no position foretells them.
+    # Keys that are drawn anew for each text are foretold by nothing.
     by_text = [
         {query: np.random.default_rng((number, query)).permutation(query + 1)[: 1 + query // 12] for query in range(64)}
         for number in range(len(LETTERS))
     ]
     assert read(lambda text, query: list(by_text[LETTERS.index(text)][query]), CAUSAL, LETTERS).role is None
-    assert read(tokens_among("eo"), CAUSAL, LETTERS).role is None
+    assert read(tokens_among("eo"), CAUSAL, LETTERS).role is Role.COLUMNS
+
+
+@pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
+def test_columns_are_the_keys_that_other_rows_read_too(site: Site) -> None:
+    """The columns stand at other places in each text, so that neither position nor one key explains them."""
+    columns = {text: np.random.default_rng(number).permutation(40)[:5] for number, text in enumerate(LETTERS)}
+    rows = planted(lambda text, query: list(columns[text]), site, LETTERS)
+    (reading,) = classify_heads(rows, site, labels_of(LETTERS))
+    assert reading.role is Role.COLUMNS
+    # By hand: a row's weight on the keys whose mean over the other rows that see them, in uniform weights, is above 1.
+    shares, uniforms, num_rows = [], [], 0
+    for example, text in enumerate(LETTERS):
+        share, uniform = [], []
+        for query in range(len(text)):
+            visible = query + 1 if site.causal else len(text)
+            judged, above = 0, []
+            for key in range(visible):
+                others = [row for row in range(key if site.causal else 0, len(text)) if row != query]
+                sees = [row + 1 if site.causal else len(text) for row in others]
+                weights = [rows.weights[example, 0, 0, row, key] for row in others]
+                if len(others) >= 3:
+                    judged += 1
+                    if sum(weight * count for weight, count in zip(weights, sees, strict=True)) > len(others):
+                        above.append(key)
+            if judged >= 3:
+                share.append(sum(rows.weights[example, 0, 0, query, key] for key in above))
+                uniform.append(len(above) / visible)
+        shares.append(np.mean(share))
+        uniforms.append(np.mean(uniform))
+        num_rows += len(share)
+    evidence = reading.evidence[0]
+    assert evidence.weight == pytest.approx(np.mean(shares), abs=1e-9)
+    assert evidence.uniform == pytest.approx(np.mean(uniforms), abs=1e-9)
+    assert evidence.rows == num_rows
+
+
+def test_each_row_with_keys_of_its_own_makes_no_columns() -> None:
+    rng = np.random.default_rng(0)
+    by_row = {(text, query): rng.permutation(len(text))[:5] for text in LETTERS for query in range(len(text))}
+    assert read(lambda text, query: list(by_row[text, query]), BOTH_WAYS, LETTERS).role is None
 
 
 def test_the_second_role_is_another_one() -> None:
@@ -239,7 +279,7 @@ def test_the_second_role_is_another_one() -> None:
     alone = read(lambda text, query: [query - 1], CAUSAL, LETTERS, 0.98)
     assert [one.role for one in alone.evidence] == [Role.PREVIOUS_TOKEN, Role.POSITION]
     # Of a head without a role the two nearest are said.
-    none = read(tokens_among("eo"), CAUSAL, LETTERS)
+    none = read(tokens_among("eo"), CAUSAL, LETTERS, 0.2)
     assert not none.plays
     assert len({one.role for one in none.evidence}) == 2
 

@@ -25,9 +25,12 @@ from transformer.maps.role_rules import (
 )
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
-# The least score of a role, 0 being uniform attention's and 1 a perfect head's. The roles of 384 heads of untrained
-# models reach no more than 0.37, and most stay below 0.15 (experiments/benchmarks/results/head_roles.md).
+# The least score of a role, 0 being uniform attention's and 1 a perfect head's: soft mixtures and mean habits of many
+# heads stay well below.
 MIN_ROLE_SCORE = 0.4
+# The keys of columns are those above the mean, the weakest among them: their scores are lower, and 1 of 224 heads of
+# untrained models reaches this one (experiments/benchmarks/results/head_roles.md).
+MIN_COLUMNS_SCORE = 0.35
 MIN_DISTANCE_ROWS = 8  # rows that show a distance or band for which fewer than half of all rows have room
 MIN_EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
 MIN_ROWS = 3  # rows that must show a role: two agree by accident
@@ -35,8 +38,8 @@ MIN_ROW_FRACTION = 0.1  # of all rows, too: a word that stands twice in ten sent
 MIN_KEYS = 3  # keys that a row must see before what it shares with another map says anything
 # The least uniformity of a head that reads near uniformly: no role, as untrained heads read so.
 NEAR_UNIFORM = 0.9
-# The task's own links come first. One key holds of many heads that have a better name, and position of nearly all.
-_PRECEDENCE = {Role.ALIGNMENT: 3, Role.SINGLE_KEY: 1, Role.POSITION: 0}
+# The task's own links come first. Columns hold of many heads that have a better name, and position of nearly all.
+_PRECEDENCE = {Role.ALIGNMENT: 3, Role.SINGLE_KEY: 1, Role.COLUMNS: 1, Role.POSITION: 0}
 _USUAL_PRECEDENCE = 2
 _WORD_ROLES = (Role.CURRENT_WORD, Role.PREVIOUS_WORD)
 _BAND_OF_ROLE = {
@@ -94,6 +97,11 @@ class SimplerRule(NamedTuple):
     offset_or_position: int = 0
 
 
+def min_score(role: Role) -> float:
+    """Return the least score of a head that plays a role."""
+    return MIN_COLUMNS_SCORE if role is Role.COLUMNS else MIN_ROLE_SCORE
+
+
 class RoleEvidence(NamedTuple):
     """How far a head plays a role.
 
@@ -116,7 +124,7 @@ class RoleEvidence(NamedTuple):
     @property
     def is_high(self) -> bool:
         """Whether the score is high enough for the role."""
-        return self.score >= MIN_ROLE_SCORE
+        return self.score >= min_score(self.role)
 
     @property
     def is_wide_band(self) -> bool:
@@ -326,12 +334,12 @@ def _choose_roles(
     }
 
     # The rows behind a column have it in reach, which makes no band.
-    column = next((one for one in evidence if one.role is Role.SINGLE_KEY and one.is_high), None)
+    columns = [one.specificity for one in evidence if one.role in (Role.SINGLE_KEY, Role.COLUMNS) and one.is_high]
 
     def is_candidate(one: RoleEvidence) -> bool:
         if one.role in verdicts and not verdicts[one.role].confirms_role:
             return False
-        if one.is_wide_band and column is not None and column.specificity > one.specificity:
+        if one.is_wide_band and one.is_high and one.specificity < max(columns, default=0):
             return False
         return not (one.is_high and _single_distance(one) in rejected_distances)
 
@@ -427,6 +435,7 @@ def _measure_roles(examples: Sequence[ExampleRows], site: Site, labels: AxisLabe
     first_key = int(Role.FIRST_TOKEN in shown_rules)
     single_keys = [_measure_single_key(example, first_key) for example in examples]
     yield from _average_over_examples(Role.SINGLE_KEY, None, examples, single_keys)
+    yield from _average_over_examples(Role.COLUMNS, None, examples, list(map(_measure_columns, examples)))
     if len(examples) > 1:
         yield from _average_over_examples(Role.POSITION, None, examples, _measure_position(examples))
 
@@ -472,6 +481,21 @@ def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
     mean_LxHxW = (example.weights_LxHxRxK[..., is_candidate] * visible_WxR.T).sum(axis=2) / sees_K[is_candidate]
     uniform_W = (visible_WxR / np.maximum(example.visible_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[is_candidate]
     return ExampleShare(mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min()))
+
+
+def _measure_columns(example: ExampleRows) -> ExampleShare:
+    """Return the weight on the keys that the other rows read more than uniformly; a row without any counts with 0."""
+    visible_RxK, count_R = example.visible_RxK, example.visible_RxK.sum(axis=-1)
+    others_RxK = visible_RxK.sum(axis=0) - visible_RxK
+    judged_RxK = visible_RxK & (others_RxK >= MIN_ROWS)
+    rows = judged_RxK.sum(axis=-1) >= MIN_KEYS
+    multiples_LxHxRxK = example.weights_LxHxRxK * visible_RxK * count_R[:, None]
+    others_LxHxRxK = multiples_LxHxRxK.sum(axis=-2, keepdims=True) - multiples_LxHxRxK
+    target_LxHxNxK = ((others_LxHxRxK > others_RxK) & judged_RxK)[:, :, rows]
+    num_rows = max(int(rows.sum()), 1)
+    share_LxH = (example.weights_LxHxRxK[:, :, rows] * target_LxHxNxK).sum(axis=(-2, -1)) / num_rows
+    uniform_LxH = (target_LxHxNxK / count_R[rows, None]).sum(axis=(-2, -1)) / num_rows
+    return ExampleShare(share_LxH, uniform_LxH, int(rows.sum()))
 
 
 def _measure_position(examples: Sequence[ExampleRows]) -> list[ExampleShare]:

@@ -43,6 +43,7 @@ class Role(enum.Enum):
     PUNCTUATION = "punctuation"
     DELIMITER = "delimiters"
     SINGLE_KEY = "single key"
+    COLUMNS = "same keys"
     POSITION = "position"
 
 

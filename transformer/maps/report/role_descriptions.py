@@ -13,6 +13,7 @@ from transformer.maps.head_roles import (
     RoleEvidence,
     WholeRows,
     classify_heads,
+    min_score,
 )
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
@@ -99,7 +100,7 @@ ROLE_TEXTS = {
         "one",
         "single key",
         "rests on one and the same {token}",
-        "in each text the one that is read most (named only where nothing above fits)",
+        "in each text the one that is read most (only where nothing above fits)",
     ),
     Role.SAME_TOKEN: RoleDescription(
         "same", "same token", "reads the same token at other places", "those with the query's token, at another place"
@@ -115,6 +116,12 @@ ROLE_TEXTS = {
     ),
     Role.ALIGNMENT: RoleDescription(
         "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
+    ),
+    Role.COLUMNS: RoleDescription(
+        "cols",
+        "same {token}s for all queries",
+        "reads the same {token}s whatever the query",
+        "those that the other rows read more than uniformly",
     ),
     Role.POSITION: RoleDescription(
         "pos",
@@ -149,7 +156,10 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     for number, site in enumerate(store.sites):
         for reading in classify_heads(read_sample_rows(store, site, step), site, store.labels):
             heads.append([number, *_assessment_values(reading, roles)])
-    kinds = [{"role": role.value, **words._asdict()} for role, words in describe_all_roles(store.labels).items()]
+    kinds = [
+        {"role": role.value, "minScore": min_score(role), **words._asdict()}
+        for role, words in describe_all_roles(store.labels).items()
+    ]
     return {
         "step": step,
         "minScore": MIN_ROLE_SCORE,

@@ -1,6 +1,6 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
-// data.roles = { step, minScore, nearUniform, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head, plays,
+// data.roles = { step, minScore, nearUniform, kinds: [{ role, minScore, badge, name, does, keys }], heads: [[site, layer, head, plays,
 // evidence, uniformity, simplerRules], ...], distances }: plays is 1 if the head plays the first role of its evidence, which
 // lists at most two [role, [first, last], weight, uniform, score, rows]; roles are indices of `kinds`, shares percents,
 // simplerRules [[rule, number], ...] where the first role cannot be told from these rules; distances has of each site
@@ -203,7 +203,7 @@ function rolesNote() {
  * @param {HeadRole} entry
  */
 function roleDefinition(kind, entry) {
-  const percent = Math.round(100 * data.roles.minScore);
+  const percent = Math.round(100 * (kind.minScore ?? data.roles.minScore));
   if (kind === AMBIGUOUS)
     return (
       "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, a fixed position, position alone, or " +

@@ -68,6 +68,7 @@ export interface Tick {
 
 export interface RoleKind {
   role: string;
+  minScore?: number;
   badge: string;
   name: string;
   does?: string;
