@@ -205,23 +205,28 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
 
     For a set of keys S(q) that defines a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
     S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
-    The head plays the role if (share - even) / (1 - even) >= `MIN_ROLE_SCORE`. Of several roles it is given alignment,
-    else the one with the largest share log(share / even). S(q) is
+    The head plays the role if (share - even) / (1 - even) >= `min_score`. Of several roles it is given alignment, else
+    the one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
+    - a band of keys up to q, from q on, or around it (`WIDEST_BAND`), over the rows that see as many other keys;
     - on an image, the patch of q and those that touch it;
+    - the other tokens of the word of q, or those of the word before;
     - keys with the token of q at another position; keys right after an earlier such position (induction), or, if
       examples repeat random tokens, the key one period back and one on;
     - keys at another position whose token occurs once in all examples, if these are at most `RARE` of an example; keys
-      whose token is a special one, punctuation or a space;
+      whose token is special, or punctuation or a space, or any of these;
     - for alignment, the gold alignments, and the share is 1 - alignment error
       (`transformer.maps.capture_plan.alignment_error`);
-    - for a head without any of these, the one key of each example with the most weight, among those that at least half
-      of its rows see. A head is broad if exp(entropy) of its rows is on average at least `MIN_BROAD_FRACTION` of their
-      visible keys.
+    - for a head without any of these, or with only a band that says less, the one key of each example with the most
+      weight, among those that at least half of its rows see; or columns, the keys that the other rows read more than
+      uniformly.
+
+    A head that plays none of these reads by position alone if the mean map p of the other examples, by absolute or by
+    relative position, has more of it than uniform attention: the share is mean_q sum_k min(w_qk, p_qk).
 
     A role is assessed only if at least `MIN_ROWS` rows and the fraction `MIN_ROW_FRACTION` of all rows can show it; a
-    fixed distance only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
+    distance or band only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
 
     A token-based role (`TOKEN_ROLES`) is given only if no simpler rule produces the same maps; see
     `_compare_with_simpler_rules`.

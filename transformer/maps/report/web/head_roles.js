@@ -191,9 +191,11 @@ function rolesNote() {
     ? `in ${many ? `these ${texts}` : "this text"}`
     : `over ${texts} at step ${formatNumber(data.roles.step)}, the last`;
   const percent = Math.round(100 * data.roles.minScore);
+  const columns = data.roles.kinds.find(({ role }) => role === "same keys");
+  const columnsPercent = Math.round(100 * (columns?.minScore ?? data.roles.minScore));
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
-    "from uniform weight to all of its weight."
+    `from uniform weight to all of its weight (keys that are the same for all queries: ${columnsPercent}%).`
   );
 }
 
