@@ -155,6 +155,18 @@ def test_the_threshold_is_a_share_of_the_way_from_even_to_all(strength, plays):
 def test_an_even_head_has_no_role_and_a_random_one_neither(site):
     even = only(classify_heads(planted("", site, 0), site, LABELS))
     assert (even.plays, even.uniformity) == (False, pytest.approx(1))
+    part = planted("", site, 0).weights * (np.arange(15) % 3 > 0)
+    part /= np.maximum(part.sum(axis=-1, keepdims=True), 1e-12)
+    fractions = [
+        [
+            sum(key % 3 > 0 for key in range(visible)) / visible
+            for visible in (range(3, len(words) + 1) if site.causal else [len(words)])
+        ]
+        for words in TEXTS
+    ]
+    assert only(classify_heads(WholeRows(tuple(range(15)), part), site, LABELS)).uniformity == pytest.approx(
+        np.mean([np.mean(fraction) for fraction in fractions])
+    )
     assert all(one.score == pytest.approx(0, abs=1e-9) for one in even.evidence)
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -39,8 +39,8 @@ MIN_KEYS = 3  # keys that a row must see before what it shares with another map 
 # The least uniformity of a head that reads near uniformly: no role, as untrained heads read so.
 NEAR_UNIFORM = 0.9
 # The task's own links come first. Columns hold of many heads that have a better name, and position of nearly all.
-_PRECEDENCE = {Role.ALIGNMENT: 3, Role.SINGLE_KEY: 1, Role.COLUMNS: 1, Role.POSITION: 0}
-_USUAL_PRECEDENCE = 2
+_PRECEDENCE = {Role.ALIGNMENT: 4, Role.SINGLE_KEY: 2, Role.COLUMNS: 1, Role.POSITION: 0}
+_USUAL_PRECEDENCE = 3
 _WORD_ROLES = (Role.CURRENT_WORD, Role.PREVIOUS_WORD)
 _BAND_OF_ROLE = {
     Role.PREVIOUS_TOKEN: Band(-1, -1),
