@@ -10,9 +10,10 @@ import pytest
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.head_roles import (
-    MIN_BROAD_FRACTION,
     MIN_ROLE_SCORE,
+    NEAR_UNIFORM,
     RoleAssessment,
+    RoleEvidence,
     WholeRows,
     classify_heads,
     heads_with_role,
@@ -20,7 +21,7 @@ from transformer.maps.head_roles import (
 )
 from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
-from transformer.maps.role_rules import Role, is_special_or_punctuation
+from transformer.maps.role_rules import Band, Role, is_punctuation, is_special
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
@@ -45,6 +46,8 @@ def keys_of(habit: str, words: list[str], query: int, seen: int) -> list[int]:
         wanted = [2]
     elif habit == "delimiters":
         wanted = [k for k, word in enumerate(words) if word in ("<s>", "</s>", ",", ".")]
+    elif habit == "punctuation":
+        wanted = [k for k, word in enumerate(words) if word in (",", ".")]
     elif habit == "same":
         wanted = [k for k, word in enumerate(words) if word == words[query] and k != query]
     elif habit == "behind the same":
@@ -86,6 +89,11 @@ def by_hand(habit: str, site: Site, rows: WholeRows) -> tuple[float, float]:
     return math.fsum(shares) / len(shares), math.fsum(evens) / len(evens)
 
 
+def best(reading: RoleAssessment) -> RoleEvidence:
+    """The first evidence; a head always has some where a row sees several keys."""
+    return reading.evidence[0]
+
+
 def only(readings: tuple[RoleAssessment, ...]) -> RoleAssessment:
     (reading,) = readings
     return reading
@@ -97,6 +105,7 @@ HABITS = {
     "by 0": (Role.DIAGONAL, 0),
     "first": (Role.FIRST_TOKEN, 0),
     "delimiters": (Role.DELIMITER, 0),
+    "punctuation": (Role.PUNCTUATION, 0),
     "same": (Role.SAME_TOKEN, 0),
     "behind the same": (Role.INDUCTION, 0),
     "third": (Role.SINGLE_KEY, 0),
@@ -112,11 +121,13 @@ CASES += [(BOTH_WAYS, "by 1", Role.NEXT_TOKEN, 1), (BOTH_WAYS, "by 4", Role.DIST
 def test_a_head_is_called_by_what_it_does(site, habit, role, distance):
     rows = planted(habit, site, 0.85)
     reading = only(classify_heads(rows, site, LABELS))
-    assert (reading.nearest, reading.plays, reading.distance) == (role, True, distance)
+    assert reading.role is role
+    evidence = best(reading)
+    assert evidence.band == (Band(distance, distance) if role is Role.DISTANCE else None)
     share, even = by_hand(habit, site, rows)
-    assert reading.weight == pytest.approx(share, abs=1e-9)
-    assert reading.uniform == pytest.approx(even, abs=1e-9)
-    assert reading.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
+    assert evidence.weight == pytest.approx(share, abs=1e-9)
+    assert evidence.uniform == pytest.approx(even, abs=1e-9)
+    assert evidence.score == pytest.approx((share - even) / (1 - even), abs=1e-9)
 
 
 @pytest.mark.parametrize("key", [0, 1])
@@ -127,30 +138,44 @@ def test_any_slot_can_be_the_one_place_of_a_head(key):
     labels = AxisLabels({}, ("an example",))
     site = Site("memory/read", *axes, layers=("0",), heads=("0",))
     reading = only(classify_heads(WholeRows(tuple(range(6)), weights), site, labels.with_axis_names((site,))))
-    assert (reading.nearest, reading.plays) == (Role.SINGLE_KEY, True)
-    assert (reading.weight, reading.uniform) == (pytest.approx(0.82), pytest.approx(0.1))
+    assert reading.role is Role.SINGLE_KEY
+    assert (best(reading).weight, best(reading).uniform) == (pytest.approx(0.82), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize(("strength", "plays"), [(MIN_ROLE_SCORE - 0.02, False), (MIN_ROLE_SCORE + 0.02, True)])
 def test_the_threshold_is_a_share_of_the_way_from_even_to_all(strength, plays):
     # What is spread evenly lies on the role's keys too: the strength of a planted habit is its score.
     reading = only(classify_heads(planted("by -1", BOTH_WAYS, strength), BOTH_WAYS, LABELS))
-    assert reading.score == pytest.approx(strength, abs=0.01)
-    assert (reading.nearest is Role.PREVIOUS_TOKEN and reading.plays) == plays
+    scores = score_role(Role.PREVIOUS_TOKEN, planted("by -1", BOTH_WAYS, strength), BOTH_WAYS, LABELS)
+    assert scores.scores_LxH.item() == pytest.approx(strength, abs=0.01)
+    assert (reading.role is Role.PREVIOUS_TOKEN) == plays == scores.plays_LxH.item()
 
 
 @pytest.mark.parametrize("site", [CAUSAL, BOTH_WAYS])
-def test_an_even_head_is_broad_and_a_random_sharp_one_is_nothing(site):
+def test_an_even_head_has_no_role_and_a_random_one_neither(site):
     even = only(classify_heads(planted("", site, 0), site, LABELS))
-    assert (even.nearest, even.plays, even.weight) == (Role.BROAD, True, pytest.approx(1))
+    assert (even.plays, even.uniformity) == (False, pytest.approx(1))
+    part = planted("", site, 0).weights * (np.arange(15) % 3 > 0)
+    part /= np.maximum(part.sum(axis=-1, keepdims=True), 1e-12)
+    fractions = [
+        [
+            sum(key % 3 > 0 for key in range(visible)) / visible
+            for visible in (range(3, len(words) + 1) if site.causal else [len(words)])
+        ]
+        for words in TEXTS
+    ]
+    assert only(classify_heads(WholeRows(tuple(range(15)), part), site, LABELS)).uniformity == pytest.approx(
+        np.mean([np.mean(fraction) for fraction in fractions])
+    )
+    assert all(one.score == pytest.approx(0, abs=1e-9) for one in even.evidence)
     for seed in range(20):
         rng = np.random.default_rng(seed)
         weights = planted("", site, 0).weights * np.exp(1.5 * rng.normal(size=(3, 1, 1, 15, 15)))
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
         reading = only(classify_heads(WholeRows(tuple(range(15)), weights), site, LABELS))
         assert not reading.plays
-        assert reading.nearest is not None
-        assert reading.score < (MIN_BROAD_FRACTION if reading.nearest is Role.BROAD else MIN_ROLE_SCORE)
+        assert all(one.score < MIN_ROLE_SCORE for one in reading.evidence)
+        assert reading.uniformity < NEAR_UNIFORM
 
 
 def test_padding_says_nothing():
@@ -169,13 +194,13 @@ def test_what_few_rows_could_show_is_not_judged():
     labels = AxisLabels({"text": (tuple(words),)}, ("one",))
     for habit in ("by -3", "same"):
         rows = planted(habit, CAUSAL, 1.0, (words,))
-        assert only(classify_heads(rows, CAUSAL, labels)).nearest not in (
+        assert best(only(classify_heads(rows, CAUSAL, labels))).role not in (
             Role.DISTANCE,
             Role.SAME_TOKEN,
             Role.INDUCTION,
         )
     single = classify_heads(WholeRows((0,), np.ones((1, 1, 1, 1, 1))), CAUSAL, AxisLabels({"text": (("a",),)}, ("",)))
-    assert single == (RoleAssessment(0, 0, None, False),)
+    assert single == (RoleAssessment(0, 0),)
 
 
 def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
@@ -187,9 +212,9 @@ def test_induction_is_judged_on_texts_that_repeat_where_there_are_any():
     rows.weights[0] = planted("by -6", CAUSAL, 0.9, texts).weights[0]
     rows.weights[0, ..., :7, :7] = planted("", CAUSAL, 0, texts).weights[0, ..., :7, :7]
     reading = only(classify_heads(rows, CAUSAL, labels))
-    assert (reading.nearest, reading.plays) == (Role.INDUCTION, True)
+    assert reading.role is Role.INDUCTION
     # From the seventh symbol on each row reads one key of the q + 1 that it sees.
-    assert reading.uniform == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
+    assert best(reading).uniform == pytest.approx(np.mean([1 / (q + 1) for q in range(7, 14)]))
 
 
 def cross() -> tuple[Site, AxisLabels, np.ndarray]:
@@ -206,11 +231,12 @@ def cross() -> tuple[Site, AxisLabels, np.ndarray]:
 def test_a_head_that_follows_the_links_aligns():
     site, labels, weights = cross()
     reading = only(classify_heads(WholeRows(tuple(range(6)), weights), site, labels))
-    assert (reading.nearest, reading.plays, reading.weight) == (Role.ALIGNMENT, True, 1.0)
+    assert (reading.role, best(reading).weight, best(reading).rows) == (Role.ALIGNMENT, 1.0, 11)
     straight = only(classify_heads(WholeRows(tuple(range(6)), weights[..., ::-1, :]), site, labels))
-    assert straight.nearest is not Role.ALIGNMENT
+    assert straight.role is not Role.ALIGNMENT
     # Nothing between two sequences is a previous token.
-    assert {reading.nearest, straight.nearest}.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.INDUCTION})
+    roles = {one.role for each in (reading, straight) for one in each.evidence}
+    assert roles.isdisjoint({Role.PREVIOUS_TOKEN, Role.DISTANCE, Role.RECENT_TOKENS, Role.INDUCTION})
 
 
 @pytest.mark.parametrize("positions", [(0,), (0, 1, 2), (0, 5)])
@@ -218,7 +244,7 @@ def test_a_part_of_the_rows_says_nothing_of_alignment(positions):
     # As a run of a small budget stores them: the row of the first query alone, or some.
     site, labels, weights = cross()
     reading = only(classify_heads(WholeRows(positions, weights[..., list(positions), :]), site, labels))
-    assert reading.nearest is not Role.ALIGNMENT
+    assert Role.ALIGNMENT not in {one.role for one in reading.evidence}
 
 
 def test_a_head_that_follows_the_links_is_called_by_what_the_task_says_it_reads(tmp_path):
@@ -242,7 +268,7 @@ def test_patches_and_slots_have_no_tokens_to_be_the_same():
     labels = AxisLabels({"slots": (slots.names(),)}, ("one",))
     for habit, role in (("by 0", Role.DIAGONAL), ("by -1", None)):
         reading = only(classify_heads(planted(habit, site, 0.9, (list(slots.names()),)), site, labels))
-        assert (reading.nearest if reading.plays else None) is role
+        assert reading.role is role
 
 
 def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
@@ -261,24 +287,25 @@ def test_a_head_that_reads_the_patches_around_its_own_is_called_so():
 
     touching = steps <= 1
     reading = reading_of(touching)
-    assert (reading.nearest, reading.plays) == (Role.NEARBY, True)
+    assert (reading.role, best(reading).band) == (Role.NEARBY, None)
     # The class token's own row has no patch around it, and counts on neither side.
     count = touching.sum(axis=-1)
-    assert reading.weight == pytest.approx((0.9 + 0.1 * count / 21).mean())
-    assert reading.uniform == pytest.approx((count / 21).mean())
+    assert best(reading).weight == pytest.approx((0.9 + 0.1 * count / 21).mean())
+    assert best(reading).uniform == pytest.approx((count / 21).mean())
     # In a ring of two patches' distance nothing touches; of one's own place alone less says more.
-    assert reading_of(steps == 2).nearest is not Role.NEARBY
-    assert reading_of(np.eye(20)).nearest is Role.DIAGONAL
+    assert reading_of(steps == 2).role is not Role.NEARBY
+    assert reading_of(np.eye(20)).role is Role.DIAGONAL
 
 
 @pytest.mark.parametrize("token", ["</s>", "<|endoftext|>", "[SEP]", ",", "▁-", "▁", " ", "", "\n", "…"])
 def test_marks_are_special_tokens_punctuation_and_spaces(token):
-    assert is_special_or_punctuation(token)
+    assert is_special(token) or is_punctuation(token)
 
 
 @pytest.mark.parametrize("token", ["the", "▁a", "<0xE8>", "7", "$", "<", "don't"])
 def test_text_is_no_mark(token):
-    assert not is_special_or_punctuation(token)
+    assert not is_special(token)
+    assert not is_punctuation(token)
 
 
 def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
@@ -292,18 +319,21 @@ def test_the_page_says_what_the_maps_of_its_last_step_say(tmp_path):
     for number, site in enumerate(run.sites):
         maps = np.moveaxis(run.maps[1600][site.name], 1, 0)
         for reading in classify_heads(WholeRows(tuple(range(20)), maps), site, run.labels):
-            s, layer, head, role, nearest, distance, share, even, score, simpler = next(heads)
+            s, layer, head, plays, evidence, uniformity, simpler = next(heads)
             assert simpler == [[rule.value, number] for rule, number in reading.ambiguous_with]
-            assert (s, layer, head, distance) == (number, reading.layer, reading.head, reading.distance)
-            assert (role, roles[nearest]) == (nearest if reading.plays else -1, reading.nearest)
-            assert [share, even, score] == pytest.approx([100 * each for each in reading[5:8]], abs=1)
+            assert (s, layer, head, plays) == (number, reading.layer, reading.head, reading.plays)
+            assert uniformity == pytest.approx(100 * reading.uniformity, abs=1)
+            assert len(evidence) == len(reading.evidence) in (1, 2)
+            for (role, band, share, even, score, rows), one in zip(evidence, reading.evidence, strict=True):
+                assert (roles[role], rows, tuple(band)) == (one.role, one.rows, one.band or (0, 0))
+                assert [share, even, score] == pytest.approx([100 * each for each in one[1:4]], abs=1)
     # Where the timelines judge a role by its statistics, a head that plays it here plays it there.
     known = {(role.site, role.layer, role.head, role.role): role.score for role in last_step_roles(store)}
     timed = [Role.PREVIOUS_TOKEN, Role.FIRST_TOKEN, Role.DIAGONAL]
     shares = {
         (run.sites[s].name, layer, head, roles[role]): share
-        for s, layer, head, role, _, _, share, *_ in told["heads"]
-        if roles[role] in timed and run.sites[s].name != "decoder/cross"
+        for s, layer, head, plays, [(role, _, share, *_), *_], *_ in told["heads"]
+        if plays and roles[role] in timed and run.sites[s].name != "decoder/cross"
     }
     assert len(shares) >= 4
     assert shares == pytest.approx({place: 100 * known[place] for place in shares}, abs=1.5)
@@ -317,7 +347,7 @@ def test_of_maps_that_are_not_whole_the_whole_rows_are_read(tmp_path):
     np.testing.assert_allclose(
         rows.weights[0, 1, 2], run.maps[40]["decoder/self"][1, 0, 2, list(rows.positions)], atol=0.01
     )
-    named = {(layer, head): role for _, layer, head, role, *_ in roles_data(store)["heads"]}
+    named = {(layer, head): evidence[0][0] for _, layer, head, _, evidence, *_ in roles_data(store)["heads"]}
     assert named[0, 0] == list(ROLE_TEXTS).index(Role.FIRST_TOKEN)
 
 

@@ -116,7 +116,9 @@ def test_no_planted_head_is_called_what_it_is_not(probe: str) -> None:
     wrong = []
     for name, (habit, role, distance) in HEADS.items():
         reading = reading_of(habit, PROBES[probe])
-        right = (reading.nearest, reading.distance) == (role, distance) if reading.plays else role is None
+        band = reading.evidence[0].band
+        is_right = reading.role is role and (band.first if band else distance) == distance
+        right = is_right or (role is None and reading.role is Role.POSITION)
         if not (right or reading.ambiguous_with):
             wrong.append((name, reading))
     assert wrong == []
@@ -134,12 +136,12 @@ def test_what_cannot_be_told_is_named_with_what_it_may_be() -> None:
     labels = PROBES["one period"]
     for habit in (at(11), last(induction)):
         reading = reading_of(habit, labels)
-        assert (reading.nearest, reading.plays) == (Role.INDUCTION, False)
+        assert (reading.evidence[0].role, reading.plays) == (Role.INDUCTION, False)
         assert set(reading.ambiguous_with) == {
             SimplerRule(SimplerRuleKind.DISTANCE, -11),
             SimplerRule(SimplerRuleKind.POSITION),
         }
-        assert reading.weight > 0.9
+        assert reading.evidence[0].weight > 0.9
         assert heads_with_role(Role.INDUCTION, planted(habit, labels), SITE, labels) == set()
     varied = PROBES["several periods"]
     assert heads_with_role(Role.INDUCTION, planted(induction, varied), SITE, varied) == {(0, 0)}
@@ -151,11 +153,11 @@ def test_on_one_text_marks_are_told_from_one_place() -> None:
     text = tuple(f"w{number}" if number != 5 else "," for number in range(LENGTH))
     one = labels_of([(text, None)])
     reading = reading_of(lambda text, query: [5] if query >= 5 else [], one)
-    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (
-        Role.DELIMITER,
+    assert (reading.evidence[0].role, reading.plays, reading.ambiguous_with) == (
+        Role.PUNCTUATION,
         False,
         (SimplerRule(SimplerRuleKind.FIXED_POSITION, 5),),
     )
     moved = labels_of([(text, None), ((*text[1:10], *text[:1], *text[10:]), None)])
     reading = reading_of(lambda text, query: [key for key in range(query + 1) if text[key] == ","], moved)
-    assert (reading.nearest, reading.plays, reading.ambiguous_with) == (Role.DELIMITER, True, ())
+    assert (reading.role, reading.ambiguous_with) == (Role.PUNCTUATION, ())

@@ -9,8 +9,10 @@ import pytest
 from tests.maps.conftest import make_kept, write_record
 from tests.maps.test_page import address, browser, report, visit, wait_for  # noqa: F401  fixtures and helpers
 from transformer.attention.sites import Axis, Site
+from transformer.maps.head_roles import NEAR_UNIFORM
 from transformer.maps.report.page import write_report
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, roles_data
+from transformer.maps.role_rules import Role
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -26,19 +28,26 @@ def name_of(run, head) -> str:
     return f"head {head[1]}.{head[2]} of {run.sites[head[0]].name}"
 
 
+def role_of(head) -> int:
+    """The index of a head's role; behind all others that of heads near uniform, then of those without a role."""
+    *_, plays, evidence, uniformity, _ = head
+    return evidence[0][0] if plays else len(ROLE_TEXTS) + (uniformity < 100 * NEAR_UNIFORM)
+
+
+def badge_of(head, badges) -> str:
+    role, distance = role_of(head), head[4][0][1][0]
+    return [*(badge or f"{'+' if distance > 0 else '−'}{abs(distance)}" for badge in badges), "≈", "–"][role]
+
+
 def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, told, visit):  # noqa: F811
     page = visit(report, "#site=encoder/self")
     badges = [words.badge for words in ROLE_TEXTS.values()]
-    expected = [
-        "–" if role < 0 else badges[role] or f"{'+' if distance > 0 else '−'}{abs(distance)}"
-        for site, _, _, role, _, distance, *_ in told["heads"]
-        if site == 0
-    ]
+    expected = [badge_of(head, badges) for head in told["heads"] if head[0] == 0]
     assert page.locator(".thumbnail .badge").all_inner_texts() == expected
     assert len(set(expected) - {"–"}) >= 3
     sentences = page.locator(".told-head").all_inner_texts()
     assert len(sentences) == len(told["heads"])
-    order = [len(ROLE_TEXTS) if head[3] < 0 else head[3] for head in told["heads"]]
+    order = [role_of(head) for head in told["heads"]]
     shown = [re.search(r"Head (\d)\.(\d) of (.*?) · (self|cross)", each).groups() for each in sentences]
     places = [
         next(
@@ -52,15 +61,20 @@ def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, t
     assert [order[place] for place in places] == sorted(order)
     # Shares are those of the maps; what has no role says so and names the nearest.
     for place, sentence in zip(places, sentences, strict=True):
-        *_, role, _, _, share, even, _, simpler = told["heads"][place]
-        assert f"{share}%" in sentence
-        assert ("none of these; nearest “" in sentence) == (role < 0 and not simpler)
-        if role >= 0 and list(ROLE_TEXTS)[role].value not in ("broad", "alignment"):
-            assert f"{share}% of its weight (uniform: {even}%)" in sentence
+        *_, plays, evidence, _, simpler = told["heads"][place]
+        assert ("none of these; nearest “" in sentence) == (
+            badge_of(told["heads"][place], badges) == "–" and not simpler
+        )
+        assert ("; also “" in sentence) == (plays and len(evidence) == 2)
+        for role, _, share, even, _, rows in evidence:
+            if list(ROLE_TEXTS)[role] is Role.ALIGNMENT:
+                assert f"{share}% of {rows} aligned rows right (chance: {even}%)" in sentence
+            else:
+                assert re.search(rf"{share}% [a-z ]+ \(uniform: {even}%\) in {rows} rows", sentence)
     assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
     assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
     page.locator(".roles-panel summary").click()
-    assert page.locator("#role-rules dt").count() == len(ROLE_TEXTS) + 1  # and of what cannot be told
+    assert page.locator("#role-rules dt").count() == len(ROLE_TEXTS) + 2  # and what cannot be told or is uniform
 
 
 def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # noqa: F811

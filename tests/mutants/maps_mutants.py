@@ -53,9 +53,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/maps/head_roles.py",
-        "rest_RxK = total_QxK[example.query_R, : len(example.key_tokens)] - weights_RxK",
-        "rest_RxK = total_QxK[example.query_R, : len(example.key_tokens)]",
+        "mean_RxG = np.maximum(total_G - own_RxG, 0)",
+        "mean_RxG = np.maximum(total_G + 0 * own_RxG, 0)",
         ("tests/maps/test_head_roles.py", "tests/maps/test_head_roles_planted.py"),
+    ),
+    Mutant(
+        "transformer/maps/head_roles.py",
+        "(others_LxHxRxK > others_RxK)",
+        "(others_LxHxRxK + multiples_LxHxRxK > others_RxK)",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
+    ),
+    Mutant(
+        "transformer/maps/head_roles.py",
+        "return shared > 0.5 * weight",
+        "return shared > weight",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
+    ),
+    Mutant(
+        "transformer/maps/head_roles.py",
+        "one.specificity < max(columns, default=0)",
+        "one.specificity < 0",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
     ),
     Mutant(
         "transformer/maps/quantize.py",
@@ -98,6 +116,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "return (share - chance) / (1 - chance)",
         "return share - chance",
         ("tests/maps/test_head_roles.py", "tests/maps/test_head_history.py"),
+    ),
+    Mutant(
+        "transformer/maps/role_rules.py",
+        "(2 * size_R <= visible_R)",
+        "(size_R <= visible_R)",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
+    ),
+    Mutant(
+        "transformer/maps/role_rules.py",
+        "return in_word & (example.keys != example.queries)",
+        "return in_word",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
+    ),
+    Mutant(
+        "transformer/maps/role_rules.py",
+        "number += not is_inside or token[0] in _SPACES",
+        "number += not is_inside",
+        ("tests/maps/test_head_roles_bands_and_words.py",),
     ),
     Mutant(
         "transformer/maps/run_maps.py",

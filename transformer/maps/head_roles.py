@@ -1,7 +1,7 @@
-"""Classify what a head does from its maps: at most one role a head, with the share of weight that supports it."""
+"""Classify what a head does from its maps: the two roles that describe it best, with the weight that supports them."""
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,32 +10,43 @@ from jaxtyping import Bool, Float, Int
 from transformer.attention.sites import MapValues, Site
 from transformer.maps.role_rules import (
     ROLE_RULES,
+    Band,
     ExampleRows,
     ExampleShare,
     Role,
     alignment_chance,
     example_rows,
     is_ordered_sequence,
-    keys_at_distance,
+    keys_in_band,
+    measure_band_share,
     measure_key_share,
     normalize_token,
     score_above_chance,
 )
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
-# The least score of a role, 0 being an untrained head's and 1 a perfect one's: soft mixtures and mean habits of many
+# The least score of a role, 0 being uniform attention's and 1 a perfect head's: soft mixtures and mean habits of many
 # heads stay well below.
 MIN_ROLE_SCORE = 0.4
-# The least share of the visible keys that a broad head reads: below it some keys are plainly preferred.
-MIN_BROAD_FRACTION = 0.7
-MIN_DISTANCE_ROWS = 8  # rows that show a fixed distance for which fewer than half of all rows have room
+# The keys of columns are those above the mean, the weakest among them: their scores are lower, and 1 of 224 heads of
+# untrained models reaches this one (experiments/benchmarks/results/head_roles.md).
+MIN_COLUMNS_SCORE = 0.35
+MIN_DISTANCE_ROWS = 8  # rows that show a distance or band for which fewer than half of all rows have room
 MIN_EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
 MIN_ROWS = 3  # rows that must show a role: two agree by accident
 MIN_ROW_FRACTION = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
-MIN_KEYS = 3  # keys that a row must see before reading most of them says anything
-# They hold of almost any head that has no better name, and are given to no other.
-FALLBACK_ROLES = (Role.SINGLE_KEY, Role.BROAD)
-_AT_A_DISTANCE = (Role.PREVIOUS_TOKEN, Role.NEXT_TOKEN, Role.DIAGONAL, Role.DISTANCE)
+MIN_KEYS = 3  # keys that a row must see before what it shares with another map says anything
+# The least uniformity of a head that reads near uniformly: no role, as untrained heads read so.
+NEAR_UNIFORM = 0.9
+# The task's own links come first. Columns hold of many heads that have a better name, and position of nearly all.
+_PRECEDENCE = {Role.ALIGNMENT: 4, Role.SINGLE_KEY: 2, Role.COLUMNS: 1, Role.POSITION: 0}
+_USUAL_PRECEDENCE = 3
+_WORD_ROLES = (Role.CURRENT_WORD, Role.PREVIOUS_WORD)
+_BAND_OF_ROLE = {
+    Role.PREVIOUS_TOKEN: Band(-1, -1),
+    Role.NEXT_TOKEN: Band(1, 1),
+    Role.DIAGONAL: Band(0, 0),
+}
 
 
 class WholeRows(NamedTuple):
@@ -51,7 +62,16 @@ class WholeRows(NamedTuple):
 
 
 # Roles that tokens make: of texts that are alike in their positions a simpler rule has the same maps.
-TOKEN_ROLES = (Role.INDUCTION, Role.SAME_TOKEN, Role.RARE_TOKEN, Role.DELIMITER)
+TOKEN_ROLES = (
+    Role.INDUCTION,
+    Role.SAME_TOKEN,
+    Role.RARE_TOKEN,
+    Role.CURRENT_WORD,
+    Role.PREVIOUS_WORD,
+    Role.SPECIAL_TOKEN,
+    Role.PUNCTUATION,
+    Role.DELIMITER,
+)
 
 
 class SimplerRuleKind(enum.Enum):
@@ -60,6 +80,7 @@ class SimplerRuleKind(enum.Enum):
     DISTANCE = "a fixed distance"
     FIXED_POSITION = "a fixed position"
     POSITION = "position alone"
+    RELATIVE_POSITION = "relative position alone"
     KEY_TOKEN = "the key's token alone"
 
 
@@ -76,74 +97,107 @@ class SimplerRule(NamedTuple):
     offset_or_position: int = 0
 
 
+def min_score(role: Role) -> float:
+    """Return the least score of a head that plays a role."""
+    return MIN_COLUMNS_SCORE if role is Role.COLUMNS else MIN_ROLE_SCORE
+
+
+class RoleEvidence(NamedTuple):
+    """How far a head plays a role.
+
+    Attributes:
+        role: The role.
+        weight: The mean weight on the keys that define the role.
+        uniform: The same for a head with equal weights on all visible keys.
+        score: How far the head has come from `uniform` to 1.
+        rows: How many rows can show the role.
+        band: The keys of a role at a distance, else None.
+    """
+
+    role: Role
+    weight: float
+    uniform: float
+    score: float
+    rows: int
+    band: Band | None = None
+
+    @property
+    def is_high(self) -> bool:
+        """Whether the score is high enough for the role."""
+        return self.score >= min_score(self.role)
+
+    @property
+    def is_wide_band(self) -> bool:
+        """Whether the keys are several at a distance."""
+        return self.band is not None and self.band.first < self.band.last
+
+    @property
+    def specificity(self) -> float:
+        """How much the keys say: of a set of keys and a smaller one in it the smaller says more."""
+        return self.weight * float(np.log(self.weight / self.uniform))
+
+    @property
+    def rank(self) -> tuple[bool, int, float]:
+        """The order of roles: high scores, then `_PRECEDENCE`, then the most specific keys."""
+        return (self.is_high, self.precedence, self.specificity) if self.is_high else (False, 0, self.score)
+
+    @property
+    def precedence(self) -> int:
+        """How soon the role is chosen of several that a head plays."""
+        return _PRECEDENCE.get(self.role, _USUAL_PRECEDENCE)
+
+    @property
+    def rank_in_role(self) -> tuple[bool, float]:
+        """The order of the bands of a role: high scores, then the keys that say most over all rows."""
+        return self.is_high, self.specificity * self.rows if self.is_high else self.score
+
+
 class RoleAssessment(NamedTuple):
     """What one head does.
 
     Attributes:
         layer: The index of the layer.
         head: The index of the head.
-        nearest: The role with the highest score; None if no role could be assessed.
-        plays: Whether the score is high enough, and no simpler rule explains the maps.
-        distance: Key position minus query position for a fixed distance, else 0.
-        weight: The mean weight on the keys that define the role.
-        uniform: The same for a head with equal weights on all visible keys.
-        score: How far the head has come from `uniform` to 1.
-        ambiguous_with: The simpler rules that these examples cannot tell from the nearest role; with any, the head does
+        evidence: At most two roles: the one that the head plays, and one that it plays besides; or those with the
+            highest scores, if it plays none.
+        plays: Whether the head plays the first of them: whether the score is high enough, and no simpler rule explains
+            the maps.
+        ambiguous_with: The simpler rules that these examples cannot tell from the first role; with any, the head does
             not play it.
+        uniformity: exp(entropy) of a row as a share of the keys that it sees, on average: 1 for uniform attention.
     """
 
     layer: int
     head: int
-    nearest: Role | None
-    plays: bool
-    distance: int = 0
-    weight: float = 0.0
-    uniform: float = 0.0
-    score: float = 0.0
+    evidence: tuple[RoleEvidence, ...] = ()
+    plays: bool = False
     ambiguous_with: tuple[SimplerRule, ...] = ()
+    uniformity: float = 1.0
+
+    @property
+    def role(self) -> Role | None:
+        """The role that the head plays."""
+        return self.evidence[0].role if self.plays else None
 
 
 class _RoleMeasurement(NamedTuple):
-    """The weight of every head on the keys of a role, that of uniform attention, and the score."""
+    """The weight of every head on the keys of a role, that of uniform attention, and the rows that show the role."""
 
     role: Role
-    distance: int
+    band: Band | None
     share_LxH: np.ndarray
     uniform_LxH: np.ndarray
-    score_LxH: np.ndarray
+    rows: int
 
-    def of_head(self, layer: int, head: int) -> "_HeadMeasurement":
+    @property
+    def score_LxH(self) -> np.ndarray:
+        return score_above_chance(self.share_LxH, self.uniform_LxH)
+
+    def of_head(self, layer: int, head: int) -> RoleEvidence:
         share, uniform, score = (
             float(values[layer, head]) for values in (self.share_LxH, self.uniform_LxH, self.score_LxH)
         )
-        return _HeadMeasurement(self.role, self.distance, share, uniform, score)
-
-
-class _HeadMeasurement(NamedTuple):
-    """The measurement of one head."""
-
-    role: Role
-    distance: int
-    share: float
-    uniform: float
-    score: float
-
-    @property
-    def min_score(self) -> float:
-        return MIN_BROAD_FRACTION if self.role is Role.BROAD else MIN_ROLE_SCORE
-
-    @property
-    def plays(self) -> bool:
-        return self.score >= self.min_score
-
-    @property
-    def rank(self) -> tuple[bool, bool, bool, float]:
-        """The order of roles: those that are played, the task's own links, then the most specific keys."""
-        if not self.plays:
-            return False, False, False, self.score / self.min_score
-        # Of a set of keys and a smaller one in it the smaller says more.
-        specificity = self.share * np.log(self.share / self.uniform)
-        return True, self.role not in FALLBACK_ROLES, self.role is Role.ALIGNMENT, specificity
+        return RoleEvidence(self.role, share, uniform, score, self.rows, self.band)
 
 
 def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[RoleAssessment, ...]:
@@ -151,23 +205,28 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
 
     For a set of keys S(q) that defines a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
     S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
-    The head plays the role if (share - even) / (1 - even) >= `MIN_ROLE_SCORE`. Of several roles it is given alignment,
-    else the one with the largest share log(share / even). S(q) is
+    The head plays the role if (share - even) / (1 - even) >= `min_score`. Of several roles it is given alignment, else
+    the one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
+    - a band of keys up to q, from q on, or around it (`WIDEST_BAND`), over the rows that see as many other keys;
     - on an image, the patch of q and those that touch it;
+    - the other tokens of the word of q, or those of the word before;
     - keys with the token of q at another position; keys right after an earlier such position (induction), or, if
       examples repeat random tokens, the key one period back and one on;
     - keys at another position whose token occurs once in all examples, if these are at most `RARE` of an example; keys
-      whose token is a special one, punctuation or a space;
+      whose token is special, or punctuation or a space, or any of these;
     - for alignment, the gold alignments, and the share is 1 - alignment error
       (`transformer.maps.capture_plan.alignment_error`);
-    - for a head without any of these, the one key of each example with the most weight, among those that at least half
-      of its rows see. A head is broad if exp(entropy) of its rows is on average at least `MIN_BROAD_FRACTION` of their
-      visible keys.
+    - for a head without any of these, or with only a band that says less, the one key of each example with the most
+      weight, among those that at least half of its rows see; or columns, the keys that the other rows read more than
+      uniformly.
+
+    A head that plays none of these reads by position alone if the mean map p of the other examples, by absolute or by
+    relative position, has more of it than uniform attention: the share is mean_q sum_k min(w_qk, p_qk).
 
     A role is assessed only if at least `MIN_ROWS` rows and the fraction `MIN_ROW_FRACTION` of all rows can show it; a
-    fixed distance only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
+    distance or band only if half of all rows, or `MIN_DISTANCE_ROWS` rows, have room for it.
 
     A token-based role (`TOKEN_ROLES`) is given only if no simpler rule produces the same maps; see
     `_compare_with_simpler_rules`.
@@ -231,44 +290,45 @@ def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels)
 
 
 class _ModuleMeasurements(NamedTuple):
-    """The examples of one attention module, and the measurements of all distances and roles that they can show."""
+    """The examples of one attention module, and the measurements of all roles that they can show."""
 
     examples: Sequence[ExampleRows]
-    by_distance: Mapping[int, Sequence[ExampleShare]]
     measurements: Sequence[_RoleMeasurement]
+    uniformity_LxH: np.ndarray
 
 
 def _measure_module(rows: WholeRows, site: Site, labels: AxisLabels) -> _ModuleMeasurements:
     """Measure every role that the examples can show."""
     examples = list(_extract_examples(rows, site, labels))
-    by_distance = _measure_distances(examples, site, labels)
-    measurements = list(_measure_roles(examples, site, labels, by_distance))
+    measurements = list(_measure_roles(examples, site, labels))
     longest = max(map(len, labels.tokens[site.query.name]), default=0)
     has_all_rows = rows.positions == tuple(range(max(longest, len(rows.positions))))
     if has_all_rows and (labels.gold_alignments or {}).get(site.name):
         measurements += _measure_alignment(rows, site, labels)
-    return _ModuleMeasurements(examples, by_distance, measurements)
+    return _ModuleMeasurements(examples, measurements, _measure_uniformity(examples))
 
 
 def _assess_heads(module: _ModuleMeasurements, site: Site) -> Iterator[tuple[RoleAssessment, set[Role]]]:
     """Yield every head's assessment, and all the roles that it plays."""
-    examples, by_distance, measurements = module
     for layer, head in np.ndindex(len(site.layers), len(site.heads)):
-        head_measurements = [measurement.of_head(layer, head) for measurement in measurements]
+        evidence = [measurement.of_head(layer, head) for measurement in module.measurements]
         verdicts = {
-            measurement.role: _compare_with_simpler_rules(
-                _collect_evidence(measurement.role, examples, by_distance, layer, head)
-            )
-            for measurement in head_measurements
-            if measurement.role in TOKEN_ROLES and measurement.plays
+            one.role: _compare_with_simpler_rules(_collect_rows(one.role, module.examples, evidence, layer, head))
+            for one in evidence
+            if one.role in TOKEN_ROLES and one.is_high
         }
-        yield _choose_role(head_measurements, verdicts, layer, head)
+        assessment, played_roles = _choose_roles(evidence, verdicts, module.examples, layer, head)
+        yield assessment._replace(uniformity=float(module.uniformity_LxH[layer, head])), played_roles
 
 
-def _choose_role(
-    measurements: Sequence[_HeadMeasurement], verdicts: "Mapping[Role, _Verdict]", layer: int, head: int
+def _choose_roles(
+    evidence: Sequence[RoleEvidence],
+    verdicts: "Mapping[Role, _Verdict]",
+    examples: Sequence[ExampleRows],
+    layer: int,
+    head: int,
 ) -> tuple[RoleAssessment, set[Role]]:
-    """Choose the role that is played and most specific, a fallback role only without another; else the nearest role."""
+    """Choose the role that is played and most specific, a fallback role only without another, and a second one."""
     # A distance that a role by tokens was told from, and lost to, is no habit of its own.
     rejected_distances = {
         rule.offset_or_position
@@ -278,40 +338,72 @@ def _choose_role(
         if rule.rule is SimplerRuleKind.DISTANCE
     }
 
-    def is_candidate(measurement: _HeadMeasurement) -> bool:
-        if measurement.role in verdicts and not verdicts[measurement.role].confirms_role:
-            return False
-        is_rejected = measurement.role in _AT_A_DISTANCE and measurement.distance in rejected_distances
-        return not (is_rejected and measurement.plays)
+    # The rows behind a column have it in reach, which makes no band.
+    columns = [one.specificity for one in evidence if one.role in (Role.SINGLE_KEY, Role.COLUMNS) and one.is_high]
 
-    candidates = list(filter(is_candidate, measurements))
+    def is_candidate(one: RoleEvidence) -> bool:
+        if one.role in verdicts and not verdicts[one.role].confirms_role:
+            return False
+        if one.is_wide_band and one.is_high and one.specificity < max(columns, default=0):
+            return False
+        return not (one.is_high and _single_distance(one) in rejected_distances)
+
+    best_of_role: dict[Role, RoleEvidence] = {}
+    for one in sorted(filter(is_candidate, evidence), key=lambda one: one.rank_in_role):
+        best_of_role[one.role] = one
+    candidates = sorted(best_of_role.values(), key=lambda one: one.rank, reverse=True)
+    played_roles = {one.role for one in candidates if one.is_high}
+    # A distance says less than a word: where both fit it is the distance.
     ambiguous = [
-        measurement
-        for measurement in measurements
-        if measurement.role in verdicts and verdicts[measurement.role].ambiguous_with
+        one
+        for one in evidence
+        if one.role in verdicts and verdicts[one.role].ambiguous_with and one.role not in _WORD_ROLES
     ]
-    played_roles = {measurement.role for measurement in candidates if measurement.plays}
-    best = max(candidates, key=lambda measurement: measurement.rank, default=None)
-    best_ambiguous = max(ambiguous, key=lambda measurement: measurement.rank, default=None)
-    assessment = RoleAssessment(layer, head, None, False)
-    if best is not None:
-        assessment = RoleAssessment(
-            layer, head, best.role, best.plays, best.distance, best.share, best.uniform, best.score
-        )
+    best_ambiguous = max(ambiguous, key=lambda one: one.rank, default=None)
     if best_ambiguous is not None:
         verdict = verdicts[best_ambiguous.role]
-        if best is None or not _is_specific_enough(best, verdict):
-            role, _, share, uniform, score = best_ambiguous
-            assessment = RoleAssessment(layer, head, role, False, 0, share, uniform, score, verdict.ambiguous_with)
-    return assessment, played_roles
+        if not (candidates and _is_specific_enough(candidates[0], verdict)):
+            return RoleAssessment(layer, head, (best_ambiguous,), False, verdict.ambiguous_with), played_roles
+    if not candidates:
+        return RoleAssessment(layer, head), played_roles
+    best = candidates[0]
+    others = [one for one in candidates[1:] if one.is_high == best.is_high]
+    second = next((one for one in others if not _reads_same_keys(best, one, examples, layer, head)), None)
+    return RoleAssessment(layer, head, (best, *([second] if second else [])), best.is_high), played_roles
 
 
-def _is_specific_enough(best: _HeadMeasurement, verdict: "_Verdict") -> bool:
+def _single_distance(evidence: RoleEvidence) -> int | None:
+    """Return key position minus query position of a role at one distance."""
+    band = _BAND_OF_ROLE.get(evidence.role, evidence.band)
+    return band.first if band and band.first == band.last else None
+
+
+def _is_specific_enough(best: RoleEvidence, verdict: "_Verdict") -> bool:
     """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
-    is_same_distance = (
-        best.role in _AT_A_DISTANCE and SimplerRule(SimplerRuleKind.DISTANCE, best.distance) in verdict.ambiguous_with
-    )
-    return best.plays and best.role not in FALLBACK_ROLES and not is_same_distance
+    distances = [rule.offset_or_position for rule in verdict.ambiguous_with if rule.rule is SimplerRuleKind.DISTANCE]
+    return best.is_high and best.precedence >= _USUAL_PRECEDENCE and _single_distance(best) not in distances
+
+
+def _keys_of(evidence: RoleEvidence) -> Callable[[ExampleRows], np.ndarray] | None:
+    """Return the keys that define a role; None for a role that is found in the maps."""
+    if evidence.band is not None:
+        return keys_in_band(evidence.band)
+    return ROLE_RULES[evidence.role].keys if evidence.role in ROLE_RULES else None
+
+
+def _reads_same_keys(
+    best: RoleEvidence, other: RoleEvidence, examples: Sequence[ExampleRows], layer: int, head: int
+) -> bool:
+    """Return whether most of the weight on another role's keys is on those of the best one, or they are unknown."""
+    best_keys, other_keys = _keys_of(best), _keys_of(other)
+    if best_keys is None or other_keys is None:
+        return other.role is not Role.POSITION
+    weight = shared = 0.0
+    for example in examples:
+        on_other_RxK = example.weights_LxHxRxK[layer, head] * other_keys(example)
+        weight += on_other_RxK.sum()
+        shared += (on_other_RxK * best_keys(example)).sum()
+    return shared > 0.5 * weight
 
 
 def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterator[ExampleRows]:
@@ -327,30 +419,30 @@ def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterat
         yield all_rows._replace(query_R=query_R, weights_LxHxRxK=weights, visible_RxK=visible)
 
 
-def _measure_roles(
-    examples: Sequence[ExampleRows],
-    site: Site,
-    labels: AxisLabels,
-    by_distance: Mapping[int, Sequence[ExampleShare]],
-) -> Iterator[_RoleMeasurement]:
+def _measure_roles(examples: Sequence[ExampleRows], site: Site, labels: AxisLabels) -> Iterator[_RoleMeasurement]:
     """Yield the measurements of every role that the examples can show."""
+    longest = max((len(example.key_tokens) for example in examples), default=0)
     shown_rules = {role: rule for role, rule in ROLE_RULES.items() if rule.is_shown_by(site, labels)}
     for role, rule in shown_rules.items():
-        assessed = [
-            example
-            for example, is_assessed in zip(examples, _assessed_examples(role, examples), strict=True)
-            if is_assessed
-        ]
-        shares = [measure_key_share(example, rule.keys(example)) for example in assessed]
-        yield from _average_over_examples(role, rule.distance, assessed, shares)
-    for distance, example_shares in by_distance.items():
-        if abs(distance) > 1:
-            yield from _average_over_examples(Role.DISTANCE, distance, examples, example_shares)
+        if rule.bands is not None and is_ordered_sequence(site, labels):
+            for band in rule.bands(site, longest):
+                shares = [measure_band_share(example, band) for example in examples]
+                yield from _average_over_examples(role, band, examples, shares)
+        elif rule.keys is not None:
+            assessed = [
+                example
+                for example, is_assessed in zip(examples, _assessed_examples(role, examples), strict=True)
+                if is_assessed
+            ]
+            shares = [measure_key_share(example, rule.keys(example)) for example in assessed]
+            yield from _average_over_examples(role, None, assessed, shares)
     # Where the first key makes a role of its own, it is no other place.
     first_key = int(Role.FIRST_TOKEN in shown_rules)
     single_keys = [_measure_single_key(example, first_key) for example in examples]
-    yield from _average_over_examples(Role.SINGLE_KEY, 0, examples, single_keys)
-    yield from _measure_broad(examples)
+    yield from _average_over_examples(Role.SINGLE_KEY, None, examples, single_keys)
+    yield from _average_over_examples(Role.COLUMNS, None, examples, list(map(_measure_columns, examples)))
+    if len(examples) > 1:
+        yield from _average_over_examples(Role.POSITION, None, examples, _measure_position(examples))
 
 
 def _assessed_examples(role: Role, examples: Sequence[ExampleRows]) -> list[bool]:
@@ -360,15 +452,16 @@ def _assessed_examples(role: Role, examples: Sequence[ExampleRows]) -> list[bool
 
 
 def _average_over_examples(
-    role: Role, distance: int, examples: Sequence[ExampleRows], shares_by_example: Sequence[ExampleShare]
+    role: Role, band: Band | None, examples: Sequence[ExampleRows], shares_by_example: Sequence[ExampleShare]
 ) -> Iterator[_RoleMeasurement]:
     """Yield the means over the examples that show a role, if enough of all rows do."""
     possible = sum(int(example.visible_RxK.any(axis=-1).sum()) for example in examples)
     min_rows = max(MIN_ROWS, possible * MIN_ROW_FRACTION)
-    if role is Role.DISTANCE:
+    if band is not None:
         # A distance that few rows have room for would be met by whatever these rows look at.
         min_rows = max(min_rows, min(MIN_DISTANCE_ROWS, possible * 0.5))
-    if sum(example_share.rows for example_share in shares_by_example) >= min_rows:
+    rows = sum(example_share.rows for example_share in shares_by_example)
+    if rows >= min_rows:
         shares, uniforms = zip(
             *(
                 (example_share.share_LxH, np.broadcast_to(example_share.uniform, example_share.share_LxH.shape))
@@ -379,8 +472,7 @@ def _average_over_examples(
         )
         uniform_LxH = np.mean(uniforms, axis=0)
         if uniform_LxH.max() < 1:
-            share_LxH = np.mean(shares, axis=0)
-            yield _RoleMeasurement(role, distance, share_LxH, uniform_LxH, score_above_chance(share_LxH, uniform_LxH))
+            yield _RoleMeasurement(role, band, np.mean(shares, axis=0), uniform_LxH, rows)
 
 
 def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
@@ -396,21 +488,63 @@ def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
     return ExampleShare(mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min()))
 
 
-def _measure_broad(examples: Sequence[ExampleRows]) -> Iterator[_RoleMeasurement]:
-    """Yield exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
-    shares, total = [], 0
+def _measure_columns(example: ExampleRows) -> ExampleShare:
+    """Return the weight on the keys that the other rows read more than uniformly; a row without any counts with 0."""
+    visible_RxK, count_R = example.visible_RxK, example.visible_RxK.sum(axis=-1)
+    others_RxK = visible_RxK.sum(axis=0) - visible_RxK
+    judged_RxK = visible_RxK & (others_RxK >= MIN_ROWS)
+    rows = judged_RxK.sum(axis=-1) >= MIN_KEYS
+    multiples_LxHxRxK = example.weights_LxHxRxK * visible_RxK * count_R[:, None]
+    others_LxHxRxK = multiples_LxHxRxK.sum(axis=-2, keepdims=True) - multiples_LxHxRxK
+    target_LxHxNxK = ((others_LxHxRxK > others_RxK) & judged_RxK)[:, :, rows]
+    num_rows = max(int(rows.sum()), 1)
+    share_LxH = (example.weights_LxHxRxK[:, :, rows] * target_LxHxNxK).sum(axis=(-2, -1)) / num_rows
+    uniform_LxH = (target_LxHxNxK / count_R[rows, None]).sum(axis=(-2, -1)) / num_rows
+    return ExampleShare(share_LxH, uniform_LxH, int(rows.sum()))
+
+
+def _measure_position(examples: Sequence[ExampleRows]) -> list[ExampleShare]:
+    """Return how much of its map a head has in common with what position alone foretells, or with uniform attention.
+
+    Two maps have sum_k min(w_qk, p_qk) in common, the mean over the rows that see at least `MIN_KEYS` keys. Of the
+    absolute and the relative position the better one counts.
+    """
+    num_layers, num_heads = examples[0].weights_LxHxRxK.shape[:2]
+    overlaps, uniforms = np.zeros((2, len(examples), num_layers, num_heads))
+    judged = [example.visible_RxK.sum(axis=-1) >= MIN_KEYS for example in examples]
+    for layer, head in np.ndindex(num_layers, num_heads):
+        weights = [example.weights_LxHxRxK[layer, head] for example in examples]
+        predictions = [_predict_by_group(examples, weights, group) for group in (_absolute_group, _relative_group)]
+        for number, (example, rows) in enumerate(zip(examples, judged, strict=True)):
+            if not rows.any():
+                continue
+
+            def overlap(map_RxK: np.ndarray, rows: np.ndarray = rows, own: np.ndarray = weights[number]) -> float:
+                return np.minimum(map_RxK, own).sum(axis=-1)[rows].mean()
+
+            overlaps[number, layer, head] = max(overlap(prediction[number]) for prediction in predictions)
+            uniforms[number, layer, head] = overlap(_uniform_map(example))
+    return [
+        ExampleShare(overlap_LxH, uniform_LxH, int(rows.sum()))
+        for overlap_LxH, uniform_LxH, rows in zip(overlaps, uniforms, judged, strict=True)
+    ]
+
+
+def _uniform_map(example: ExampleRows) -> np.ndarray:
+    return example.visible_RxK / np.maximum(example.visible_RxK.sum(axis=-1, keepdims=True), 1)
+
+
+def _measure_uniformity(examples: Sequence[ExampleRows]) -> np.ndarray:
+    """Return exp(entropy) of a row as a share of the keys that it sees: 1 for equal weights."""
+    shares = [np.ones(examples[0].weights_LxHxRxK.shape[:2])] if examples else []
     for example in examples:
         count_R = example.visible_RxK.sum(axis=-1)
         rows = count_R >= MIN_KEYS
-        if not rows.any():
-            continue
-        weights = example.weights_LxHxRxK[:, :, rows]
-        entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
-        shares.append((np.exp(entropy) / count_R[rows]).mean(axis=-1))
-        total += int(rows.sum())
-    if total >= MIN_ROWS:
-        share_LxH = np.mean(shares, axis=0)
-        yield _RoleMeasurement(Role.BROAD, 0, share_LxH, np.ones_like(share_LxH), share_LxH)
+        if rows.any():
+            weights = example.weights_LxHxRxK[:, :, rows]
+            entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
+            shares.append((np.exp(entropy) / count_R[rows]).mean(axis=-1))
+    return np.mean(shares[1:] or shares, axis=0)
 
 
 # --- Simpler rules
@@ -440,7 +574,7 @@ class _Prediction(NamedTuple):
     on_rule_N: Float[np.ndarray, " N"]
 
 
-class _Evidence(NamedTuple):
+class _RoleRows(NamedTuple):
     """The N rows of all examples that show a role: the head's weight on the role's keys, and that of uniform attention.
 
     `keys_N` counts the keys that a row sees, and `assessed_N` marks the rows on which the role is assessed.
@@ -453,7 +587,7 @@ class _Evidence(NamedTuple):
     predictions: Sequence[_Prediction]
 
 
-def _compare_with_simpler_rules(evidence: _Evidence) -> _Verdict:
+def _compare_with_simpler_rules(rows: _RoleRows) -> _Verdict:
     """Compare a role with every rule that may produce the same maps.
 
     A rule is a possible explanation if it predicts at least the share `MIN_EXPLAINED` of the role's score. Then the
@@ -461,7 +595,7 @@ def _compare_with_simpler_rules(evidence: _Evidence) -> _Verdict:
     beyond that of uniform attention; against a rule that spreads its weight, the role must reach `MIN_ROLE_SCORE`
     there. The comparison is ambiguous if there are too few such rows to assess a role, or the head follows neither.
     """
-    weight_N, uniform_N, keys_N, assessed_N, predictions = evidence
+    weight_N, uniform_N, keys_N, assessed_N, predictions = rows
     score = _kappa(weight_N[assessed_N], uniform_N[assessed_N])
     verdict: dict[str, list[SimplerRule]] = {"rejected": [], "explained": [], "ambiguous": []}
     for simpler, on_role_N, on_rule_N in predictions:
@@ -490,15 +624,13 @@ def _kappa(weights: np.ndarray, uniforms: np.ndarray) -> float:
     return float(score_above_chance(weights.mean(), uniforms.mean()))
 
 
-def _collect_evidence(
-    role: Role,
-    examples: Sequence[ExampleRows],
-    by_distance: Mapping[int, Sequence[ExampleShare]],
-    layer: int,
-    head: int,
-) -> _Evidence:
+def _collect_rows(
+    role: Role, examples: Sequence[ExampleRows], evidence: Sequence[RoleEvidence], layer: int, head: int
+) -> _RoleRows:
     """Collect the rows of all examples that bear on whether a head plays a token-based role."""
-    targets = [ROLE_RULES[role].keys(example) & example.visible_RxK for example in examples]
+    role_keys = ROLE_RULES[role].keys
+    assert role_keys is not None
+    targets = [role_keys(example) & example.visible_RxK for example in examples]
     weights = [example.weights_LxHxRxK[layer, head] for example in examples]
     shows_role = [target.any(axis=-1) for target in targets]
     num_visible = [example.visible_RxK.sum(axis=-1) for example in examples]
@@ -519,18 +651,20 @@ def _collect_evidence(
         ]
         return _Prediction(simpler, mean_share * weight_on_role(inside), select_rows(own))
 
-    def predict_by_map(rule: SimplerRuleKind, parts: Sequence[np.ndarray]) -> _Prediction:
-        on_role = weight_on_role(parts)
+    def predict_by_group(rule: SimplerRuleKind, group: _Group, leave_out_rows: bool = False) -> _Prediction:
+        on_role = weight_on_role(_predict_by_group(examples, weights, group, leave_out_rows))
         return _Prediction(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
     rule_predictions = []
-    for distance, shares_by_example in by_distance.items():
-        mean_share = _mean_share(shares_by_example)[layer, head]
-        if mean_share >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
-            keys = [keys_at_distance(distance)(example) for example in examples]
-            rule_predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), mean_share, keys))
+    for one in evidence:
+        distance = _single_distance(one)
+        if distance is not None and one.weight >= MIN_EXPLAINED * MIN_ROLE_SCORE:  # of less no role comes
+            keys = [keys_in_band(Band(distance, distance))(example) for example in examples]
+            rule_predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), one.weight, keys))
     if len(examples) > 1:
-        rule_predictions.append(predict_by_map(SimplerRuleKind.POSITION, _predict_from_position(examples, weights)))
+        rule_predictions.append(predict_by_group(SimplerRuleKind.POSITION, _absolute_group))
+        if role in _WORD_ROLES:
+            rule_predictions.append(predict_by_group(SimplerRuleKind.RELATIVE_POSITION, _relative_group))
     else:
         sees_K = np.maximum(examples[0].visible_RxK.sum(axis=0), 1)
         for key_index, mean_share in enumerate(weights[0].sum(axis=0) / sees_K):
@@ -540,7 +674,7 @@ def _collect_evidence(
                     predict_by_key(SimplerRule(SimplerRuleKind.FIXED_POSITION, key_index), mean_share, keys)
                 )
     if role in (Role.INDUCTION, Role.SAME_TOKEN):
-        rule_predictions.append(predict_by_map(SimplerRuleKind.KEY_TOKEN, _predict_from_key_token(examples, weights)))
+        rule_predictions.append(predict_by_group(SimplerRuleKind.KEY_TOKEN, _key_token_group, leave_out_rows=True))
     assessed = [
         np.full(len(rows), is_assessed)
         for rows, is_assessed in zip(shows_role, _assessed_examples(role, examples), strict=True)
@@ -548,76 +682,67 @@ def _collect_evidence(
     uniform_N = select_rows(
         [target.sum(axis=-1) / np.maximum(count, 1) for target, count in zip(targets, num_visible, strict=True)]
     )
-    return _Evidence(
+    return _RoleRows(
         weight_on_role(weights), uniform_N, select_rows(num_visible), select_rows(assessed), rule_predictions
     )
 
 
-def _measure_distances(
-    examples: Sequence[ExampleRows], site: Site, labels: AxisLabels
-) -> dict[int, list[ExampleShare]]:
-    """Measure every fixed distance on every example; empty unless queries and keys are one ordered sequence."""
-    if not is_ordered_sequence(site, labels):
-        return {}
-    longest = max((len(example.key_tokens) for example in examples), default=0)
-    distances = sorted(
-        range(-longest + 1, 1 if site.causal else longest), key=lambda distance: (abs(distance), distance)
-    )
-    return {distance: [_measure_distance(example, distance) for example in examples] for distance in distances}
+_Group = Callable[[Sequence[ExampleRows]], list[Int[np.ndarray, "R K"]]]
 
 
-def _measure_distance(example: ExampleRows, distance: int) -> ExampleShare:
-    """Measure a fixed distance on one example."""
-    key_R = example.query_R + distance
-    row_N = np.flatnonzero((key_R >= 0) & (key_R < len(example.key_tokens)))
-    row_N = row_N[example.visible_RxK[row_N, key_R[row_N]]]
-    share_LxH = example.weights_LxHxRxK[:, :, row_N, key_R[row_N]].sum(axis=-1) / max(len(row_N), 1)
-    uniform = (1 / example.visible_RxK[row_N].sum(axis=-1)).sum() / max(len(row_N), 1)
-    return ExampleShare(share_LxH, uniform, len(row_N))
-
-
-def _mean_share(shares_by_example: Sequence[ExampleShare]) -> np.ndarray:
-    """Return the mean share [L, H] over the examples that show a role; 0 if none does."""
-    shares = [example_share.share_LxH for example_share in shares_by_example if example_share.rows]
-    return np.mean(shares, axis=0) if shares else np.zeros_like(shares_by_example[0].share_LxH)
-
-
-def _predict_from_position(examples: Sequence[ExampleRows], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Predict from position alone: for each example the mean map [R, K] of the others; 0 where no other has the row."""
+def _absolute_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
+    """Number the pairs of a query's and a key's position."""
     longest = max(len(example.key_tokens) for example in examples)
-    positions = max((int(example.query_R.max(initial=-1)) for example in examples), default=-1) + 1
-    total_QxK, count_Q = np.zeros((positions, longest)), np.zeros(positions)
-    for example, weights_RxK in zip(examples, weights, strict=True):
-        total_QxK[example.query_R, : len(example.key_tokens)] += weights_RxK
-        count_Q[example.query_R] += example.visible_RxK.any(axis=-1)
-    predictions = []
-    for example, weights_RxK in zip(examples, weights, strict=True):
-        count_R = count_Q[example.query_R] - example.visible_RxK.any(axis=-1)
-        rest_RxK = total_QxK[example.query_R, : len(example.key_tokens)] - weights_RxK
-        predictions.append(rest_RxK / np.maximum(count_R, 1)[:, None])
-    return predictions
+    return [example.queries * longest + example.keys for example in examples]
 
 
-def _predict_from_key_token(examples: Sequence[ExampleRows], weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Predict from the key's token alone: each key's mean weight in other rows that see its token; rows sum to one."""
-    tokens = {
-        token: number
-        for number, token in enumerate({normalize_token(t) for example in examples for t in example.key_tokens})
-    }
-    numbers = [np.array([tokens[normalize_token(token)] for token in example.key_tokens], int) for example in examples]
-    sums_by_example = []
-    for example, weights_RxK, number_K in zip(examples, weights, numbers, strict=True):
-        own_TxR, visible_TxR = np.zeros((2, len(tokens), len(weights_RxK)))
-        np.add.at(own_TxR, number_K, weights_RxK.T)
-        np.add.at(visible_TxR, number_K, example.visible_RxK.T)
-        sums_by_example.append((own_TxR.T, visible_TxR.T))
-    total_T, count_T = (
-        np.sum([part.sum(axis=0) for part in parts], axis=0) for parts in zip(*sums_by_example, strict=True)
-    )
+def _relative_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
+    """Number the distances of a key from the query."""
+    longest = max(int(example.query_R.max(initial=0)) for example in examples)
+    return [longest + example.keys - example.queries for example in examples]
+
+
+def _key_token_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
+    """Number the tokens of keys."""
+    tokens = {normalize_token(token) for example in examples for token in example.key_tokens}
+    numbers = {token: number for number, token in enumerate(sorted(tokens))}
+    return [
+        np.broadcast_to([numbers[normalize_token(token)] for token in example.key_tokens], example.visible_RxK.shape)
+        for example in examples
+    ]
+
+
+def _predict_by_group(
+    examples: Sequence[ExampleRows], weights: Sequence[np.ndarray], group: _Group, leave_out_rows: bool = False
+) -> list[np.ndarray]:
+    """Predict each weight [R, K] by the mean of the others in its group of keys; rows sum to one, or to 0 without any.
+
+    The mean is over the other examples, or over all other rows; it is of a weight as a multiple of the uniform one.
+    """
+    groups = group(examples)
+    size = 1 + max(int(group_RxK.max(initial=0)) for group_RxK in groups)
+    sums = []
+    for example, weights_RxK, group_RxK in zip(examples, weights, groups, strict=True):
+        visible_RxK = example.visible_RxK
+        multiples_RxK = weights_RxK * visible_RxK * visible_RxK.sum(axis=-1, keepdims=True)
+        if leave_out_rows:
+            own = np.zeros((2, len(weights_RxK), size))
+            for total_RxG, values_RxK in zip(own, (multiples_RxK, visible_RxK), strict=True):
+                np.add.at(total_RxG, (np.arange(len(weights_RxK))[:, None], group_RxK), values_RxK)
+        else:
+            own = np.array(
+                [
+                    [np.bincount(group_RxK.ravel(), values_RxK.ravel(), minlength=size)]
+                    for values_RxK in (multiples_RxK, visible_RxK)
+                ]
+            )
+        sums.append(own)
+    total_G, count_G = np.sum([own.sum(axis=1) for own in sums], axis=0)
     predictions = []
-    for example, (own_RxT, visible_RxT), number_K in zip(examples, sums_by_example, numbers, strict=True):
-        mean_RxT = (total_T - own_RxT) / np.maximum(count_T - visible_RxT, 1)
-        mean_RxK = np.maximum(mean_RxT[:, number_K] * example.visible_RxK, 0)
+    for example, (own_RxG, own_count_RxG), group_RxK in zip(examples, sums, groups, strict=True):
+        mean_RxG = np.maximum(total_G - own_RxG, 0) / np.maximum(count_G - own_count_RxG, 1)
+        rows = np.arange(len(group_RxK))[:, None] if leave_out_rows else 0
+        mean_RxK = mean_RxG[rows, group_RxK] * example.visible_RxK
         predictions.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
     return predictions
 
@@ -638,8 +763,8 @@ def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[
     uniform = float(np.mean([chance for _, chance in agreements]))
     if uniform >= 1:
         return []
-    uniform_LxH = np.full_like(share, uniform)
-    return [_RoleMeasurement(Role.ALIGNMENT, 0, share, uniform_LxH, score_above_chance(share, uniform_LxH))]
+    rows = sum(len({link.query for link in links}) for links in labels.gold_alignments[site.name])
+    return [_RoleMeasurement(Role.ALIGNMENT, None, share, np.full_like(share, uniform), rows)]
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:

@@ -3,7 +3,7 @@
 import enum
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,10 @@ from transformer.maps.attention_distance import shared_grid
 from transformer.maps.capture_plan import ALIGNMENT_ERROR
 from transformer.tasks.axis_labels import AxisLabels
 
+WIDEST_BAND = 8  # keys of a band beside the query's own
 RARE = 1 / 3  # the largest share of an example's positions that may count as rare
+
+_SPACES = "▁ \n\t"
 
 _ORDERED = frozenset({AxisKind.TOKENS, AxisKind.FRAMES, AxisKind.STEPS})
 
@@ -26,15 +29,29 @@ class Role(enum.Enum):
     PREVIOUS_TOKEN = "previous token"
     NEXT_TOKEN = "next token"
     DISTANCE = "fixed distance"
-    FIRST_TOKEN = "first token"
-    DIAGONAL = "diagonal"
+    RECENT_TOKENS = "recent tokens"
+    UPCOMING_TOKENS = "upcoming tokens"
     NEARBY = "nearby"
+    CURRENT_WORD = "current word"
+    PREVIOUS_WORD = "previous word"
+    FIRST_TOKEN = "first token"
+    SPECIAL_TOKEN = "special tokens"
+    DIAGONAL = "diagonal"
     ALIGNMENT = "alignment"
     SAME_TOKEN = "same token"
     RARE_TOKEN = "rare tokens"
+    PUNCTUATION = "punctuation"
     DELIMITER = "delimiters"
     SINGLE_KEY = "single key"
-    BROAD = "broad"
+    COLUMNS = "same keys"
+    POSITION = "position"
+
+
+class Band(NamedTuple):
+    """Keys at the same distance from every query: key position minus query position, from `first` to `last`."""
+
+    first: int
+    last: int
 
 
 class ExampleRows(NamedTuple):
@@ -79,9 +96,24 @@ def example_rows(site: Site, labels: AxisLabels) -> Iterator[ExampleRows]:
         yield ExampleRows(query_R, weights, visible, query_tokens, key_tokens, rare, period, one_sequence, grid)
 
 
-def keys_at_distance(distance: int) -> Callable[[ExampleRows], np.ndarray]:
-    """Return the key at a distance from the query."""
-    return lambda example: example.keys == example.queries + distance
+def is_special(token: str) -> bool:
+    """Return whether a token is special, such as `</s>` or `[SEP]`."""
+    bare = token.strip("▁")
+    bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
+    # A lone byte of a character, <0xE8>, is text.
+    return bracketed and not bare.startswith("<0x")
+
+
+def is_punctuation(token: str) -> bool:
+    """Return whether a token is only punctuation and spaces."""
+    return all(unicodedata.category(character)[0] in "PZ" or character.isspace() for character in token.strip("▁"))
+
+
+def keys_in_band(band: Band) -> Callable[[ExampleRows], np.ndarray]:
+    """Return the keys of a band around the query."""
+    return lambda example: (
+        (example.keys >= example.queries + band.first) & (example.keys <= example.queries + band.last)
+    )
 
 
 def _neighboring_patches(example: ExampleRows) -> Bool[np.ndarray, "R K"]:
@@ -94,8 +126,37 @@ def _neighboring_patches(example: ExampleRows) -> Bool[np.ndarray, "R K"]:
     return near & (query >= 0) & (key >= 0)
 
 
-def _delimiter_keys(example: ExampleRows) -> Bool[np.ndarray, "1 K"]:
-    return np.array([is_special_or_punctuation(token) for token in example.key_tokens], bool)[None]
+def _keys_whose_token(is_of_kind: Callable[[str], bool]) -> Callable[[ExampleRows], np.ndarray]:
+    return lambda example: np.array([is_of_kind(token) for token in example.key_tokens], bool)[None]
+
+
+def number_words(tokens: Sequence[str]) -> Int[np.ndarray, " K"]:
+    """Return the number of the word that each token is a piece of; -1 for a special token, punctuation or a space.
+
+    A word ends at such a token, and where a token begins with a space.
+    """
+    numbers, number, is_inside = [], -1, False
+    for token in tokens:
+        if is_special(token) or is_punctuation(token):
+            is_inside = False
+            numbers.append(-1)
+            continue
+        number += not is_inside or token[0] in _SPACES
+        is_inside = token[-1] not in _SPACES
+        numbers.append(number)
+    return np.array(numbers, int)
+
+
+def _keys_of_word(words_back: int) -> Callable[[ExampleRows], np.ndarray]:
+    """Return the other tokens of the query's word, or those of a word before it."""
+
+    def keys(example: ExampleRows) -> Bool[np.ndarray, "R K"]:
+        word_K = number_words(example.key_tokens)
+        word_R = word_K[example.query_R][:, None]
+        in_word = (word_R >= words_back) & (word_K[None] == word_R - words_back)
+        return in_word & (example.keys != example.queries)
+
+    return keys
 
 
 def _rare_token_keys(example: ExampleRows) -> np.ndarray:
@@ -134,57 +195,94 @@ def _is_text(site: Site, labels: AxisLabels) -> bool:
     return {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
 
 
+def _has_pieces_of_words(site: Site, labels: AxisLabels) -> bool:
+    """Return whether the texts show where words begin, and some words are several tokens."""
+    if not (_is_text(site, labels) and is_self_attention(site, labels)):
+        return False
+    texts = labels.tokens[site.key.name]
+    shows_words = any(space in token for tokens in texts for token in tokens for space in _SPACES)
+    words_by_text = [numbers[numbers >= 0] for numbers in map(number_words, texts)]
+    return shows_words and any(len(np.unique(numbers)) < len(numbers) for numbers in words_by_text)
+
+
+def _distances(site: Site, longest: int) -> list[Band]:
+    """Return every single distance but that of a neighbor, the nearest first."""
+    distances = range(-longest + 1, 1 if site.causal else longest)
+    return [Band(distance, distance) for distance in sorted(distances, key=abs) if abs(distance) > 1]
+
+
+def _recent_bands(site: Site, longest: int) -> list[Band]:
+    return [Band(-width, last) for width in range(2, WIDEST_BAND + 1) for last in (-1, 0)] + [Band(-1, 0)]
+
+
+def _upcoming_bands(site: Site, longest: int) -> list[Band]:
+    return [] if site.causal else [Band(-last, -first) for first, last in _recent_bands(site, longest)]
+
+
+def _nearby_bands(site: Site, longest: int) -> list[Band]:
+    return [] if site.causal else [Band(-width, width) for width in range(1, WIDEST_BAND // 2 + 1)]
+
+
 class RoleRule(NamedTuple):
     """How a role is measured.
 
     Attributes:
-        keys: The keys [R, K] or [1, K] of an example that define the role, whether or not a row sees them.
         is_shown_by: Whether the maps of a module can show the role.
-        distance: Key position minus query position, for a role at one distance.
+        keys: The keys [R, K] or [1, K] of an example that define the role, whether or not a row sees them.
+        bands: The bands of which any may be the role's keys, where queries and keys are one ordered sequence.
         statistic: The name of the stored statistic that is the mean weight on these keys, if there is one: it gives the
             role at every stored step.
         statistic_needs_one_sequence: Whether the statistic means the role only where queries and keys are one sequence.
     """
 
-    keys: Callable[[ExampleRows], np.ndarray]
     is_shown_by: Callable[[Site, AxisLabels], bool]
-    distance: int = 0
+    keys: Callable[[ExampleRows], np.ndarray] | None = None
+    bands: Callable[[Site, int], Sequence[Band]] | None = None
     statistic: str | None = None
     statistic_needs_one_sequence: bool = False
 
 
 ROLE_RULES = {
     Role.FIRST_TOKEN: RoleRule(
-        lambda example: example.keys == 0,
         lambda site, labels: _is_ordered(site, labels) or site.key.num_leading_positions > 0,
+        lambda example: example.keys == 0,
         statistic="first_token",
     ),
     Role.DIAGONAL: RoleRule(
-        keys_at_distance(0),
         lambda site, labels: _is_ordered(site, labels) or is_self_attention(site, labels),
+        keys_in_band(Band(0, 0)),
         statistic="diagonal",
     ),
-    Role.NEARBY: RoleRule(_neighboring_patches, lambda site, labels: shared_grid(site) is not None),
     Role.PREVIOUS_TOKEN: RoleRule(
-        keys_at_distance(-1),
         is_ordered_sequence,
-        distance=-1,
+        keys_in_band(Band(-1, -1)),
         statistic="previous_token",
         statistic_needs_one_sequence=True,
     ),
-    Role.NEXT_TOKEN: RoleRule(keys_at_distance(1), is_ordered_sequence, distance=1),
-    Role.DELIMITER: RoleRule(_delimiter_keys, _is_text),
-    Role.RARE_TOKEN: RoleRule(_rare_token_keys, _is_text),
-    Role.SAME_TOKEN: RoleRule(_same_token_keys, _is_text),
+    Role.NEXT_TOKEN: RoleRule(is_ordered_sequence, keys_in_band(Band(1, 1))),
+    Role.DISTANCE: RoleRule(is_ordered_sequence, bands=_distances),
+    Role.RECENT_TOKENS: RoleRule(is_ordered_sequence, bands=_recent_bands),
+    Role.UPCOMING_TOKENS: RoleRule(is_ordered_sequence, bands=_upcoming_bands),
+    Role.NEARBY: RoleRule(
+        lambda site, labels: is_ordered_sequence(site, labels) or shared_grid(site) is not None,
+        _neighboring_patches,
+        bands=_nearby_bands,
+    ),
+    Role.CURRENT_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(0)),
+    Role.PREVIOUS_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(1)),
+    Role.SPECIAL_TOKEN: RoleRule(_is_text, _keys_whose_token(is_special)),
+    Role.PUNCTUATION: RoleRule(_is_text, _keys_whose_token(is_punctuation)),
+    Role.DELIMITER: RoleRule(_is_text, _keys_whose_token(lambda token: is_special(token) or is_punctuation(token))),
+    Role.RARE_TOKEN: RoleRule(_is_text, _rare_token_keys),
+    Role.SAME_TOKEN: RoleRule(_is_text, _same_token_keys),
     Role.INDUCTION: RoleRule(
-        _induction_keys,
         lambda site, labels: _is_text(site, labels) and is_self_attention(site, labels),
+        _induction_keys,
         statistic="induction",
         statistic_needs_one_sequence=True,
     ),
 }
-"""The roles that a set of keys defines. Of the others, alignment follows the task's own links; a fixed distance, a
-single key and a broad head are found among all distances and keys."""
+"""The roles that a set of keys defines."""
 
 
 def score_above_chance[T: (float, np.ndarray)](share: T, chance: T) -> T:
@@ -207,6 +305,23 @@ def measure_key_share(example: ExampleRows, keys_RxK: np.ndarray) -> ExampleShar
     share_LxH = np.einsum("lhrk,rk->lh", example.weights_LxHxRxK[:, :, rows], target[rows]) / max(rows.sum(), 1)
     uniform_R = target[rows].sum(axis=-1) / example.visible_RxK[rows].sum(axis=-1)
     return ExampleShare(share_LxH, uniform_R.sum() / max(rows.sum(), 1), int(rows.sum()))
+
+
+def measure_band_share(example: ExampleRows, band: Band) -> ExampleShare:
+    """Measure the weight on a band of keys, over the rows that see one.
+
+    Of several keys only over the rows that see as many others: a row that sees little else reads recent tokens always.
+    """
+    key_RxW = example.query_R[:, None] + np.arange(band.first, band.last + 1)
+    inside_RxW = (key_RxW >= 0) & (key_RxW < len(example.key_tokens))
+    key_RxW = np.where(inside_RxW, key_RxW, 0)
+    target_RxW = inside_RxW & np.take_along_axis(example.visible_RxK, key_RxW, axis=1)
+    size_R, visible_R = target_RxW.sum(axis=-1), example.visible_RxK.sum(axis=-1)
+    rows = np.flatnonzero((size_R > 0) & ((band.first == band.last) | (2 * size_R <= visible_R)))
+    weights_LxHxNxW = example.weights_LxHxRxK[:, :, rows[:, None], key_RxW[rows]] * target_RxW[rows]
+    uniform_N = size_R[rows] / visible_R[rows]
+    num_rows = max(len(rows), 1)
+    return ExampleShare(weights_LxHxNxW.sum(axis=(-2, -1)) / num_rows, uniform_N.sum() / num_rows, len(rows))
 
 
 def statistics_of_roles(site: Site, labels: AxisLabels) -> dict[Role, str]:
@@ -238,12 +353,13 @@ def chance_scores(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarra
     """
     if role is Role.ALIGNMENT:
         return alignment_chance(site, labels)
-    rule = ROLE_RULES[role]
+    keys = ROLE_RULES[role].keys
+    assert keys is not None
     chances = []
     for example in example_rows(site, labels):
         # The statistic of induction is of repeated random tokens alone.
         shows_role = role is not Role.INDUCTION or example.period
-        share = measure_key_share(example, rule.keys(example)) if shows_role else None
+        share = measure_key_share(example, keys(example)) if shows_role else None
         chances.append(share.uniform if share is not None and share.rows else np.nan)
     return np.array(chances)
 
@@ -290,12 +406,3 @@ def is_self_attention(site: Site, labels: AxisLabels) -> bool:
 def normalize_token(token: str) -> str:
     """Return a token without its word-boundary mark and in lower case."""
     return token.strip("▁ ").casefold()
-
-
-def is_special_or_punctuation(token: str) -> bool:
-    """Return whether a token is special, such as `</s>` or `[SEP]`, or only punctuation and spaces."""
-    bare = token.strip("▁")
-    bracketed = len(bare) > 2 and (bare[0], bare[-1]) in {("<", ">"), ("[", "]")}
-    # A lone byte of a character, <0xE8>, is text.
-    special = bracketed and not bare.startswith("<0x")
-    return special or all(unicodedata.category(character)[0] in "PZ" or character.isspace() for character in bare)

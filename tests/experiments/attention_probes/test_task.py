@@ -212,9 +212,8 @@ def test_a_head_that_reads_the_nearest_noun_is_not_called_one_that_reads_the_ant
         for head, key in ((0, question.attended_positions[0][0]), (1, nearest)):
             weights[example, :, head, question.position] = np.eye(length)[key]
     reads, baseline_answers = classify_heads(WholeRows(tuple(range(length)), weights), site, labels)[:2]
-    assert reads.plays
-    assert reads.nearest is Role.ALIGNMENT
-    assert baseline_answers.nearest is not Role.ALIGNMENT
+    assert reads.role is Role.ALIGNMENT
+    assert baseline_answers.role is not Role.ALIGNMENT
     assert len(texts) >= 30
 
 

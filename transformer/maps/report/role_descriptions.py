@@ -6,10 +6,18 @@ import numpy as np
 
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import page_attention_distances
-from transformer.maps.head_roles import MIN_BROAD_FRACTION, MIN_ROLE_SCORE, RoleAssessment, WholeRows, classify_heads
+from transformer.maps.head_roles import (
+    MIN_ROLE_SCORE,
+    NEAR_UNIFORM,
+    RoleAssessment,
+    RoleEvidence,
+    WholeRows,
+    classify_heads,
+    min_score,
+)
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
-from transformer.maps.role_rules import Role
+from transformer.maps.role_rules import WIDEST_BAND, Band, Role
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -17,7 +25,9 @@ MOST_ROWS = 128  # rows of an example that are read: of a longer map every few
 
 
 class RoleDescription(NamedTuple):
-    """The description of a role. "{token}" stands for a name of the module's keys, "{away}" for a distance in words.
+    """The description of a role.
+
+    "{token}" stands for a name of the module's keys, "{away}" for a distance in words, and "{band}" for a band of them.
 
     Attributes:
         badge: A label of a few letters.
@@ -43,6 +53,18 @@ ROLE_TEXTS = {
         "reads the {token} {away}",
         "the one at a fixed distance of 2 or more, whichever is read most",
     ),
+    Role.RECENT_TOKENS: RoleDescription(
+        "back",
+        "recent {token}s",
+        "reads recent {token}s{band}",
+        f"a band of at most {WIDEST_BAND} up to the query or the one before, whichever says most",
+    ),
+    Role.UPCOMING_TOKENS: RoleDescription(
+        "ahead",
+        "upcoming {token}s",
+        "reads upcoming {token}s{band}",
+        f"a band of at most {WIDEST_BAND} from the query or the one after on, whichever says most",
+    ),
     Role.DIAGONAL: RoleDescription(
         "self", "own place", "reads its own place", "the one at the query's own place, the diagonal"
     ),
@@ -51,21 +73,34 @@ ROLE_TEXTS = {
     ),
     Role.NEARBY: RoleDescription(
         "near",
-        "nearby patches",
-        "reads the patches around its own",
-        "the query's own patch and the up to eight that touch it",
+        "nearby {token}s",
+        "reads the {token}s around its own{band}",
+        f"those on both sides of the query, at most {WIDEST_BAND // 2} away; of patches the query's own and the up to "
+        "eight that touch it",
+    ),
+    Role.CURRENT_WORD: RoleDescription(
+        "word", "current word", "reads the other {token}s of its own word", "the other pieces of the query's word"
+    ),
+    Role.PREVIOUS_WORD: RoleDescription(
+        "prev w", "previous word", "reads the {token}s of the word before", "the pieces of the word before the query's"
+    ),
+    Role.SPECIAL_TOKEN: RoleDescription(
+        "spec", "special tokens", "rests on special tokens", "special tokens such as </s> or [SEP]"
+    ),
+    Role.PUNCTUATION: RoleDescription(
+        "punct", "punctuation", "rests on punctuation and spaces", "punctuation, spaces and line ends"
     ),
     Role.DELIMITER: RoleDescription(
         "sep",
         "delimiters",
         "rests on punctuation and special tokens",
-        "special tokens such as </s>, punctuation and spaces",
+        "special tokens, punctuation, spaces and line ends",
     ),
     Role.SINGLE_KEY: RoleDescription(
         "one",
         "single key",
         "rests on one and the same {token}",
-        "in each text the one that is read most (named only where nothing above fits)",
+        "in each text the one that is read most (only where nothing above fits)",
     ),
     Role.SAME_TOKEN: RoleDescription(
         "same", "same token", "reads the same token at other places", "those with the query's token, at another place"
@@ -82,7 +117,18 @@ ROLE_TEXTS = {
     Role.ALIGNMENT: RoleDescription(
         "link", "alignment", "reads the {token} that belongs to it", "those that the task itself links to the query"
     ),
-    Role.BROAD: RoleDescription("broad", "broad", "spreads its weight over most visible keys", ""),
+    Role.COLUMNS: RoleDescription(
+        "cols",
+        "same {token}s for all queries",
+        "reads the same {token}s whatever the query",
+        "those that the other rows read more than uniformly",
+    ),
+    Role.POSITION: RoleDescription(
+        "pos",
+        "position alone",
+        "reads by position alone, whatever the {token}s",
+        "",
+    ),
 }
 
 
@@ -100,20 +146,24 @@ def roles_data(store: MapStore) -> dict[str, Any]:
     """Return every head's role at the last stored step, for the page; shares are in percent.
 
     Returns:
-        A dictionary. `heads` lists [site, layer, head, role or -1, nearest role or -1, distance, weight, uniform,
-        score, simpler]: roles are indices into `kinds`, and simpler lists the rules [rule, number] from which the
-        nearest role cannot be distinguished. `distances` are the attention distances on images, by module.
+        A dictionary. `heads` lists [site, layer, head, plays, evidence, uniformity, simpler]: plays is 1 if the head
+        plays the first role of its evidence, which lists at most two [role, band, weight, uniform, score, rows]; roles
+        are indices into `kinds`, and a band is [first, last]. simpler lists the rules [rule, number] from which the
+        first role cannot be distinguished. `distances` are the attention distances on images, by module.
     """
     step, roles = store.steps[-1], list(ROLE_TEXTS)
     heads = []
     for number, site in enumerate(store.sites):
         for reading in classify_heads(read_sample_rows(store, site, step), site, store.labels):
             heads.append([number, *_assessment_values(reading, roles)])
-    kinds = [{"role": role.value, **words._asdict()} for role, words in describe_all_roles(store.labels).items()]
+    kinds = [
+        {"role": role.value, "minScore": min_score(role), **words._asdict()}
+        for role, words in describe_all_roles(store.labels).items()
+    ]
     return {
         "step": step,
         "minScore": MIN_ROLE_SCORE,
-        "minBroadFraction": MIN_BROAD_FRACTION,
+        "nearUniform": NEAR_UNIFORM,
         "kinds": kinds,
         "heads": heads,
         "distances": page_attention_distances(store),
@@ -121,11 +171,15 @@ def roles_data(store: MapStore) -> dict[str, Any]:
 
 
 def _assessment_values(assessment: RoleAssessment, roles: list[Role]) -> list[Any]:
-    nearest = -1 if assessment.nearest is None else roles.index(assessment.nearest)
-    shares = (round(100 * value) for value in (assessment.weight, assessment.uniform, assessment.score))
-    role = nearest if assessment.plays else -1
+    evidence = [_evidence_values(one, roles) for one in assessment.evidence]
     simpler = [[rule.rule.value, rule.offset_or_position] for rule in assessment.ambiguous_with]
-    return [assessment.layer, assessment.head, role, nearest, assessment.distance, *shares, simpler]
+    uniformity = round(100 * assessment.uniformity)
+    return [assessment.layer, assessment.head, int(assessment.plays), evidence, uniformity, simpler]
+
+
+def _evidence_values(evidence: RoleEvidence, roles: list[Role]) -> list[Any]:
+    shares = (round(100 * value) for value in (evidence.weight, evidence.uniform, evidence.score))
+    return [roles.index(evidence.role), list(evidence.band or Band(0, 0)), *shares, evidence.rows]
 
 
 def read_sample_rows(store: MapStore, site: Site, step: int) -> WholeRows:

@@ -1,16 +1,17 @@
 // What each head does: its role at the last step, as a badge, in one sentence, and all heads sorted by role.
 //
-// data.roles = { step, minScore, minBroadFraction, kinds: [{ role, badge, name, does, keys }], heads: [[site, layer, head,
-// its role or -1, the nearest role or -1, distance, weight, uniform, score, simplerRules], ...], distances }: roles are
-// indices of `kinds`, shares percents, simplerRules [[rule, number], ...] where the nearest role cannot be told from these
-// rules; distances has of each site { uniform, heads: pixels, [layer][head] }, or null where it is not on one image.
+// data.roles = { step, minScore, nearUniform, kinds: [{ role, minScore, badge, name, does, keys }], heads: [[site, layer, head, plays,
+// evidence, uniformity, simplerRules], ...], distances }: plays is 1 if the head plays the first role of its evidence, which
+// lists at most two [role, [first, last], weight, uniform, score, rows]; roles are indices of `kinds`, shares percents,
+// simplerRules [[rule, number], ...] where the first role cannot be told from these rules; distances has of each site
+// { uniform, heads: pixels, [layer][head] }, or null where it is not on one image.
 
 import { byId, createHtml } from "../../../pages/dom.js";
 import { formatNumber, pluralize } from "../../../pages/formatting.js";
 import { headName } from "./head_statistics.js";
 import { data } from "./page_data.js";
 
-/** @import { Choose, HeadRole, RoleKind, Site, ViewState } from "./types.js" */
+/** @import { Choose, HeadRole, RoleEvidence, RoleKind, Site, ViewState } from "./types.js" */
 
 export const POSITION_NOUNS = {
   tokens: "token",
@@ -25,12 +26,17 @@ export const POSITION_NOUNS = {
 /** @type {RoleKind} Of heads whose nearest role these examples cannot tell from simpler rules. */
 const AMBIGUOUS = { role: "untold", badge: "?", name: "ambiguous here" };
 
+/** @type {RoleKind} Of heads that attend as uniformly as those of an untrained model. */
+const NEAR_UNIFORM = { role: "uniform", badge: "≈", name: "near uniform" };
+
 /** @type {HeadRole[]} The roles of all heads. */
-const headRoles = data.roles.heads.map(([site, layer, head, role, nearest, distance, weight, uniform, score, simplerRules]) => {
-  /** @param {number} index */
-  const kind = (index) => (index < 0 ? null : data.roles.kinds[index]);
-  const known = simplerRules.length ? AMBIGUOUS : kind(role);
-  return { site, layer, head, role: known, nearest: kind(nearest), distance, weight, uniform, score, simplerRules };
+const headRoles = data.roles.heads.map(([site, layer, head, plays, values, uniformity, simplerRules]) => {
+  const evidence = values.map(([kind, band, weight, uniform, score, rows]) => {
+    return { kind: data.roles.kinds[kind], band, weight, uniform, score, rows };
+  });
+  const withoutRole = uniformity >= 100 * data.roles.nearUniform ? NEAR_UNIFORM : null;
+  const role = simplerRules.length ? AMBIGUOUS : plays ? evidence[0].kind : withoutRole;
+  return { site, layer, head, role, plays: Boolean(plays), evidence, uniformity, simplerRules };
 });
 const roleByHead = new Map(headRoles.map((each) => [`${each.site} ${each.layer} ${each.head}`, each]));
 
@@ -46,25 +52,42 @@ export const roleOf = (site, layer, head) => /** @type {HeadRole} */ (roleByHead
  * A few letters for a role; "–" for none.
  * @param {HeadRole} entry
  */
-export function roleBadge({ role, distance }) {
+export function roleBadge({ role, evidence }) {
   if (!role) return "–";
-  return role.badge || `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
+  return role.badge || signedDistance(evidence[0]);
 }
+
+/** @param {RoleEvidence} evidence */
+const signedDistance = ({ band: [distance] }) => `${distance < 0 ? "−" : "+"}${Math.abs(distance)}`;
 
 /**
  * Words of a role with what its site's keys are put in for "{token}".
  * @param {string | undefined} words
  * @param {HeadRole} entry
+ * @param {[number, number]} band
  */
-function fillRoleText(words = "", { site, distance }) {
+function fillRoleText(words = "", { site }, band = [0, 0]) {
   const { kind, numLeadingPositions } = data.axes[data.sites[site].key];
-  const places = describeOffset(distance);
   // What leads the patches of an image is no patch.
   const first = numLeadingPositions && kind === "grid" ? "class token" : `first ${POSITION_NOUNS[kind]}`;
   return words
     .replaceAll("first {token}", first)
+    .replaceAll("{token}s", POSITION_NOUNS[kind].replace(/ch$/, "che") + "s")
     .replaceAll("{token}", POSITION_NOUNS[kind])
-    .replaceAll("{away}", places);
+    .replaceAll("{away}", describeOffset(band[0]))
+    .replaceAll("{band}", describeBand(band));
+}
+
+/**
+ * A band of keys around the query, behind a comma; nothing for a role at no distance.
+ * @param {[number, number]} band
+ */
+function describeBand([first, last]) {
+  if (first === last) return first ? `, ${describeOffset(first)}` : "";
+  if (first < 0 && last > 0) return `, up to ${last} away`;
+  const [near, far] = last <= 0 ? [-last, -first] : [first, last];
+  const side = last <= 0 ? "back" : "ahead";
+  return near ? `, ${near} to ${far} ${side}` : `, from its own place to ${far} ${side}`;
 }
 
 /** @param {number} distance */
@@ -83,25 +106,36 @@ function simplerRuleText([rule, number]) {
 }
 
 /**
+ * The numbers that support a role.
+ * @param {RoleEvidence} evidence
+ */
+function evidenceText({ kind, weight, uniform, rows }) {
+  if (kind.role === "alignment") return `${weight}% of ${pluralize(rows, "aligned row")} right (chance: ${uniform}%)`;
+  const share = kind.role === "position" ? "in common with what position foretells" : "of its weight";
+  return `${weight}% ${share} (uniform: ${uniform}%) in ${pluralize(rows, "row")}`;
+}
+
+/**
  * What a head does, in one sentence without its name.
  * @param {HeadRole} entry
  */
 export function describeRole(entry) {
-  const { role, nearest, weight, uniform, simplerRules } = entry;
-  /** @param {RoleKind} kind */
-  const evidence = (kind) =>
-    kind.role === "broad"
-      ? `as if uniform over ${weight}% of the keys it sees`
-      : kind.role === "alignment"
-        ? `${weight}% of aligned rows right (chance: ${uniform}%)`
-        : `${weight}% of its weight (uniform: ${uniform}%)`;
-  if (role === AMBIGUOUS && nearest) {
+  const { role, plays, evidence, uniformity, simplerRules } = entry;
+  const [first, second] = evidence;
+  /** @param {RoleEvidence} one */
+  const named = (one) => `“${fillRoleText(one.kind.name, entry)}”${describeBand(one.band)}: ${evidenceText(one)}`;
+  if (!first) return "has too few rows to classify";
+  if (role === AMBIGUOUS) {
     const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
-    return `ambiguous here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${evidence(nearest)}${distanceText(entry)}`;
+    return `ambiguous here: “${fillRoleText(first.kind.name, entry)}”${others}; either way ${evidenceText(first)}${distanceText(entry)}`;
   }
-  if (role) return `${fillRoleText(role.does, entry)}: ${evidence(role)}${onsetText(entry)}${distanceText(entry)}`;
-  if (!nearest) return "has too few rows to classify";
-  return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${evidence(nearest)}${distanceText(entry)}`;
+  if (plays) {
+    const also = second ? `; also ${named(second)}` : "";
+    return `${fillRoleText(first.kind.does, entry, first.band)}: ${evidenceText(first)}${onsetText(entry)}${also}${distanceText(entry)}`;
+  }
+  const nearest = `nearest ${named(first)}${second ? `, and ${named(second)}` : ""}`;
+  const start = role === NEAR_UNIFORM ? `near uniform, as if over ${uniformity}% of the keys it sees` : "none of these";
+  return `${start}; ${nearest}${distanceText(entry)}`;
 }
 
 /**
@@ -136,13 +170,13 @@ export const siteLabel = (site) => site.name.replace("/", " · ");
  */
 export function renderRoles(choose) {
   byId("roles-note").textContent = rolesNote();
-  const kinds = [...data.roles.kinds, AMBIGUOUS, null].filter((kind) => headRoles.some(({ role }) => role === kind));
+  const kinds = [...data.roles.kinds, AMBIGUOUS, NEAR_UNIFORM, null].filter((kind) => headRoles.some(({ role }) => role === kind));
   byId("roles-by-kind").replaceChildren(...kinds.map((kind) => roleRow(kind, choose)));
   const told = kinds.flatMap((kind) => headsWithRole(kind).map((entry) => headSentence(entry, choose)));
   byId("roles-by-head").replaceChildren(...told);
   addArrowNavigation(byId("roles-by-kind"));
   addArrowNavigation(byId("roles-by-head"));
-  const rules = [...data.roles.kinds, AMBIGUOUS].map((kind) => [
+  const rules = [...data.roles.kinds, AMBIGUOUS, NEAR_UNIFORM].map((kind) => [
     createHtml("dt", {}, fillRoleText(kind.name, headRoles[0])),
     createHtml("dd", {}, roleDefinition(kind, headRoles[0])),
   ]);
@@ -157,9 +191,11 @@ function rolesNote() {
     ? `in ${many ? `these ${texts}` : "this text"}`
     : `over ${texts} at step ${formatNumber(data.roles.step)}, the last`;
   const percent = Math.round(100 * data.roles.minScore);
+  const columns = data.roles.kinds.find(({ role }) => role === "same keys");
+  const columnsPercent = Math.round(100 * (columns?.minScore ?? data.roles.minScore));
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
-    "from uniform weight to all of its weight."
+    `from uniform weight to all of its weight (keys that are the same for all queries: ${columnsPercent}%).`
   );
 }
 
@@ -169,14 +205,22 @@ function rolesNote() {
  * @param {HeadRole} entry
  */
 function roleDefinition(kind, entry) {
-  const percent = Math.round(100 * data.roles.minScore);
+  const percent = Math.round(100 * (kind.minScore ?? data.roles.minScore));
   if (kind === AMBIGUOUS)
     return (
       "On these examples the nearest role and a simpler rule give the same maps: a fixed distance, a fixed position, position alone, or " +
       "the key’s token alone. Texts whose repetitions lie at other distances tell them apart."
     );
-  if (kind.role === "broad")
-    return `exp(entropy) of a row is at least ${Math.round(100 * data.roles.minBroadFraction)}% of the keys that it sees, on average.`;
+  if (kind === NEAR_UNIFORM)
+    return (
+      `No role, and exp(entropy) of a row is at least ${Math.round(100 * data.roles.nearUniform)}% of the keys that it sees, on ` +
+      "average. Heads of an untrained model attend so."
+    );
+  if (kind.role === "position")
+    return (
+      "What a row has in common, Σ min(w, p), with the mean map of the other examples by absolute or by relative position; uniform: " +
+      `with equal weights. (common − uniform) ÷ (1 − uniform) ≥ ${percent}% (named only where nothing above fits).`
+    );
   if (kind.role === "alignment")
     return (
       `Accuracy: how many largest weights of aligned rows fall on ${fillRoleText(kind.keys, entry)} (1 − alignment error rate); chance: the better ` +
@@ -193,7 +237,7 @@ function roleDefinition(kind, entry) {
  * @param {RoleKind | null} kind
  */
 const headsWithRole = (kind) =>
-  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
+  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind?.does ? b.evidence[0].score - a.evidence[0].score : 0));
 
 /**
  * @param {RoleKind | null} kind
@@ -230,7 +274,7 @@ function roleRow(kind, choose) {
 function headChip(entry, choose) {
   const site = data.sites[entry.site];
   const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${describeRole(entry)}`;
-  const far = entry.role && !entry.role.badge ? ` (${roleBadge(entry)})` : "";
+  const far = entry.role && !entry.role.badge ? ` (${signedDistance(entry.evidence[0])})` : "";
   const button = createHtml(
     "button",
     { type: "button", class: "head-chip", tabindex: -1, title: words, "aria-label": words },

@@ -68,10 +68,20 @@ export interface Tick {
 
 export interface RoleKind {
   role: string;
+  minScore?: number;
   badge: string;
   name: string;
   does?: string;
   keys?: string;
+}
+
+export interface RoleEvidence {
+  kind: RoleKind;
+  band: [number, number];
+  weight: number;
+  uniform: number;
+  score: number;
+  rows: number;
 }
 
 export interface HeadRole {
@@ -79,11 +89,9 @@ export interface HeadRole {
   layer: number;
   head: number;
   role: RoleKind | null;
-  nearest: RoleKind | null;
-  distance: number;
-  weight: number;
-  uniform: number;
-  score: number;
+  plays: boolean;
+  evidence: RoleEvidence[];
+  uniformity: number;
   simplerRules: [string, number][];
   chip?: HTMLElement;
   sentence?: HTMLElement;
@@ -185,9 +193,17 @@ export interface ReportData {
   roles: {
     step: number;
     minScore: number;
-    minBroadFraction: number;
+    nearUniform: number;
     kinds: RoleKind[];
-    heads: [number, number, number, number, number, number, number, number, number, [string, number][]][];
+    heads: [
+      number,
+      number,
+      number,
+      number,
+      [number, [number, number], number, number, number, number][],
+      number,
+      [string, number][],
+    ][];
     distances: ({ uniform: number; heads: (number | null)[][] } | null)[];
   };
   history: {
