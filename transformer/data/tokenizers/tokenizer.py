@@ -156,8 +156,7 @@ class Tokenizer(abc.ABC):
 
     def warn_of_unknown_parts(self, texts: Sequence[str]) -> None:
         """Warn once of the parts of texts that have no token, if there are any."""
-        parts = [] if self.unk_id is None else self.unknown_parts(texts)
-        if parts:
+        if self.unk_id is not None and (parts := self.unknown_parts(texts)):
             shown = ", ".join(map(repr, parts[:_SHOWN_PARTS])) + (" ..." if len(parts) > _SHOWN_PARTS else "")
             (unknown,) = self.pieces([self.unk_id])
             warnings.warn(f"the vocabulary lacks {shown}: the model reads {unknown} there", UnknownTextWarning, 3)
