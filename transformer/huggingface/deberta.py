@@ -218,6 +218,7 @@ DEBERTA_V2 = ConversionSpec(
             "embedding_size",
             "attention_head_size",
             "pooler_hidden_size",
+            "pooler_hidden_act",
             "conv_groups",
             "conv_act",
         }
