@@ -117,7 +117,7 @@ def search_changes(arguments: EvaluateArguments) -> dict[str, Any]:
     }
     if arguments.length_power is not None:
         changes |= {"length_penalty": TranslationConfig.length_penalty, "coverage_penalty": 0.0}
-    set_changes = {name: value for name, value in changes.items() if value is not None}
+    set_changes: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     own = RunDirectory.open(arguments.workdir).config().get("task", {}).get("decoding", {})
     if arguments.length_power is None and {"length_penalty", "coverage_penalty"} & set_changes.keys():
         set_changes |= {f"decoding.{name}": None for name in ("length_power", "early_stopping") if own.get(name)}
