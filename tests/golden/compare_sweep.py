@@ -148,7 +148,7 @@ def main() -> None:
         "# Every key of config.json beside transformers",
         "",
         f"Commit: `{current_commit()}`. Written by `make hf`: transformers 5.24.0, torch 2.13.0, on a CPU, in float32.",
-        f"Every key of a small config.json is varied one at a time: {totals.total():,} variations, {len(rows)} cases.",
+        f"Every key of a small config.json is varied by itself: {totals.total():,} variations, {len(rows)} case(s).",
         f"transformers makes a model of {read:,} of them. {totals[Outcome.WRONG]} are read as other models than there,",
         f"{totals[Outcome.TRACEBACK]} end in a traceback. {totals[Outcome.WRONG_KIND]} have a value of another kind",
         f"than the class says, which is refused here. {needless} others ({needless / max(read, 1):.1%}) are refused,",

@@ -77,11 +77,11 @@ LLAMA2 = """{% if messages[0]['role'] == 'system' %}
 {% set turns, opening = messages, '' %}
 {% endif %}
 {% for turn in turns %}
-{% if (turn['role'] == 'user') != (loop.index0 % 2 == 0) %}
+    {% if (turn['role'] == 'user') != (loop.index0 % 2 == 0) %}
 {{ raise_exception('the roles must take turns: user, assistant, user and so on') }}
-{% endif %}
-{% set content = opening + turn['content'] if loop.first else turn['content'] %}
-{% if turn['role'] == 'user' %}
+    {% endif %}
+    {% set content = opening + turn['content'] if loop.first else turn['content'] %}
+    {% if turn['role'] == 'user' %}
 {{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
 {%- elif turn['role'] == 'assistant' %}
 {{ ' ' + content | trim + ' ' + eos_token }}

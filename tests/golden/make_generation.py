@@ -29,7 +29,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.8},
     {"bad_words_ids": [[7], [9, 11], [20, 21, 22]]},
     {"eos_token_id": list(range(20)), "min_new_tokens": 6},
-    {"eos_token_id": [3, 8, 31, 44], "repetition_penalty": 0.8},
     {"suppress_tokens": list(range(0, 53, 3)), "forced_eos_token_id": 5},
 ]
 KEPT: list[dict[str, float]] = [
