@@ -65,8 +65,8 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
     listing = listed.listing
     metrics = list(dict.fromkeys([*listed.metrics, *listing.metrics()]))
     points = _points_per_curve(listed.runs, metrics, len(listed.metrics))
-    keys = [key.removeprefix("config.") for key in group if key.startswith("config.")]
-    keys = list(dict.fromkeys([*keys, *listed.keys]))
+    group_keys = [key.removeprefix("config.") for key in group if key.startswith("config.")]
+    keys = list(dict.fromkeys([*group_keys, *listed.keys]))
     tables = _StepTables()
     shown_keys = {key: _ValueTable() for key in keys[:_MAX_KEYS]}
     labels = short_keys(list(shown_keys))
@@ -82,7 +82,7 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
         "num_columns": len(listed.metrics),
         "left_out": [str(metric) for metric in metrics if metric not in points],
         "num_keys_left_out": len(keys) - len(shown_keys),
-        "group": [key.removeprefix("config.") for key in group],
+        "group": [key for key in group_keys if key in shown_keys],
         "keys": [{"name": key, "label": labels[key], "values": table.values} for key, table in shown_keys.items()],
         "steps": tables.tables,
         "runs": runs,
