@@ -101,8 +101,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/studies/run_listing/selection.py",
-        'return [*sorted(having, key=lambda run: sort_key(value_of(run)), reverse=key.startswith("-")), *lacking]',
-        'return [*sorted(having, key=lambda run: sort_key(value_of(run)), reverse=key.startswith("-"))]',
+        'return [*sorted(having, key=lambda run: sort_key(read_value(run)), reverse=key.startswith("-")), *lacking]',
+        'return [*sorted(having, key=lambda run: sort_key(read_value(run)), reverse=key.startswith("-"))]',
         ("tests/studies/test_run_listing.py",),
     ),
     Mutant(

@@ -254,7 +254,7 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
     is_running = any(run.state is RunState.RUNNING for run in own_runs)
     is_finished = 0 < num_planned <= num_ended
     overall_state = RunState.RUNNING if is_running else RunState.FINISHED if is_finished else RunState.STOPPED
-    others = ", ".join(
+    early_ends = ", ".join(
         f"{counts[state]} {state.value}" for state in RunState if counts[state] and state is not RunState.FINISHED
     )
     kind = "ablation" if "ablation" in facts else "sweep"
@@ -266,7 +266,7 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
         path=study.path,
         kind=kind,
         state=overall_state,
-        counts=f"{num_ended} of {num_planned} ended" + (f": {others}" if others else ""),
+        counts=f"{num_ended} of {num_planned} ended" + (f": {early_ends}" if early_ends else ""),
         modified=max((run.files.modified for run in own_runs), default=study.entries["sweep.json"].modified),
         num_bytes=sum(run.num_bytes for run in own_runs),
         page=f"{kind}.html" if f"{kind}.html" in study.entries else None,
