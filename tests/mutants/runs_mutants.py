@@ -35,6 +35,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/runs/jsonl_reading.py",
+        "start = storage.read_range(path, 0, max_bytes // 2)",
+        "start = storage.read_range(path, 1, max_bytes // 2)",
+        ("tests/studies/test_run_listing.py",),
+    ),
+    Mutant(
+        "transformer/runs/metric_curves.py",
+        "indices |= {int(stretch[values.argmin()]), int(stretch[values.argmax()])}",
+        "indices |= {int(stretch[values.argmin()]), int(stretch[0])}",
+        ("tests/maps/test_page_data.py",),
+    ),
+    Mutant(
+        "transformer/runs/jsonl_reading.py",
         "isinstance(step, int) and step <= last:",
         "isinstance(step, int) and step < last:",
         ("tests/training/test_writers.py",),

@@ -127,6 +127,8 @@ def test_the_trials_of_a_sweep_are_its_runs_and_the_sweep_counts_them(tmp_path):
     store = TrialStore.open(
         tmp_path / "rates", {"config": CONFIG, "metric": "validation/speed", "direction": "maximize"}
     )
+    (study,) = RunIndex(tmp_path).read().studies  # of which no trial is planned yet
+    assert (study.state, study.counts) == (RunState.STOPPED, "0 of 0 ended")
     store.append_trials(trials)
     for trial, state in zip(trials, (TrialState.DONE, TrialState.DIVERGED, TrialState.PRUNED), strict=False):
         with store.hold_trial(trial) as lease:
@@ -237,7 +239,7 @@ def test_runs_are_sorted(listing, key, expected):
 
 def test_what_a_run_does_not_have_comes_last_in_both_orders(listing):
     for key in ("validation/accuracy", "-validation/accuracy"):
-        assert names(sort_runs(listing, listing.runs, key))[0] == "a"
+        assert sorted(names(sort_runs(listing, listing.runs, key))[1:]) == ["c", "deep/b"]
 
 
 def test_runs_are_grouped_by_the_values_of_keys(listing):
@@ -261,6 +263,12 @@ def test_only_keys_in_which_runs_differ_are_listed(listing, folder):
     (folder / "d" / "config.json").write_text(json.dumps({**config, "extra": [1]}))
     keys = differing_keys(RunIndex(folder).read().runs)
     assert keys == ["seed", "model.width", "model.norm_placement", "extra"]
+
+
+def test_one_and_true_differ_as_in_json(tmp_path):
+    for name, seed in (("a", 1), ("b", True)):
+        write_run(tmp_path / name, {"seed": seed})
+    assert differing_keys(RunIndex(tmp_path).read().runs) == ["seed"]
 
 
 def test_short_keys_tell_keys_apart():

@@ -101,10 +101,14 @@ class Listing(NamedTuple):
     directions: Mapping[MetricName, Direction] = types.MappingProxyType({})
 
     def metrics(self) -> list[MetricName]:
-        """Return the metrics of all runs: those of validation, others, those of training, the most common first."""
+        """Return the metrics of all runs: those of validation, others, those of training; of each its loss first."""
         counts = Counter(metric for run in self.runs for metric in run.curves)
         order = {"validation": 0, "train": 2}
-        return sorted(counts, key=lambda metric: (order.get(metric.split, 1), -counts[metric], metric))
+
+        def rank(metric: MetricName) -> tuple[int, bool, int, MetricName]:
+            return order.get(metric.split, 1), metric.name != "loss", -counts[metric], metric
+
+        return sorted(counts, key=rank)
 
     def direction(self, metric: MetricName) -> Direction | None:
         """Return whether a metric is better low or high: as somebody or its studies say, else as its name says."""
@@ -248,10 +252,9 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
     counts = Counter(run.state for run in own_runs if run.state not in _OPEN_STATES)
     num_ended = sum(counts.values())
     is_running = any(run.state is RunState.RUNNING for run in own_runs)
-    overall_state = (
-        RunState.RUNNING if is_running else RunState.FINISHED if num_ended >= num_planned else RunState.STOPPED
-    )
-    others = ", ".join(
+    is_finished = 0 < num_planned <= num_ended
+    overall_state = RunState.RUNNING if is_running else RunState.FINISHED if is_finished else RunState.STOPPED
+    early_ends = ", ".join(
         f"{counts[state]} {state.value}" for state in RunState if counts[state] and state is not RunState.FINISHED
     )
     kind = "ablation" if "ablation" in facts else "sweep"
@@ -263,7 +266,7 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
         path=study.path,
         kind=kind,
         state=overall_state,
-        counts=f"{num_ended} of {num_planned} ended" + (f": {others}" if others else ""),
+        counts=f"{num_ended} of {num_planned} ended" + (f": {early_ends}" if early_ends else ""),
         modified=max((run.files.modified for run in own_runs), default=study.entries["sweep.json"].modified),
         num_bytes=sum(run.num_bytes for run in own_runs),
         page=f"{kind}.html" if f"{kind}.html" in study.entries else None,

@@ -65,8 +65,8 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
     listing = listed.listing
     metrics = list(dict.fromkeys([*listed.metrics, *listing.metrics()]))
     points = _points_per_curve(listed.runs, metrics, len(listed.metrics))
-    keys = [key.removeprefix("config.") for key in group if key.startswith("config.")]
-    keys = list(dict.fromkeys([*keys, *listed.keys]))
+    group_keys = [key.removeprefix("config.") for key in group if key.startswith("config.")]
+    keys = list(dict.fromkeys([*group_keys, *listed.keys]))
     tables = _StepTables()
     shown_keys = {key: _ValueTable() for key in keys[:_MAX_KEYS]}
     labels = short_keys(list(shown_keys))
@@ -82,7 +82,7 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
         "num_columns": len(listed.metrics),
         "left_out": [str(metric) for metric in metrics if metric not in points],
         "num_keys_left_out": len(keys) - len(shown_keys),
-        "group": [key.removeprefix("config.") for key in group],
+        "group": [key for key in group_keys if key in shown_keys],
         "keys": [{"name": key, "label": labels[key], "values": table.values} for key, table in shown_keys.items()],
         "steps": tables.tables,
         "runs": runs,
@@ -106,8 +106,8 @@ class _ValueTable:
         if text not in self._indices:
             self._indices[text] = len(self.values)
             is_plain = value is None or isinstance(value, bool | int | float)
-            shown = to_json(value) if is_plain else value if isinstance(value, str) else text
-            self.values.append(shown[:_MAX_TEXT] if isinstance(shown, str) else shown)
+            plain_value = to_json(value) if is_plain else value if isinstance(value, str) else text
+            self.values.append(plain_value[:_MAX_TEXT] if isinstance(plain_value, str) else plain_value)
         return self._indices[text]
 
 
@@ -141,19 +141,19 @@ def _points_per_curve(
     def cost(metric: MetricName, limit: int) -> int:
         return sum(min(length, limit) + 2 for length in lengths[metric])
 
-    def largest_limit(chosen: Sequence[MetricName], room: int) -> int:
+    def largest_limit(chosen_metrics: Sequence[MetricName], room: int) -> int:
         limit = POINTS_PER_CURVE
-        while limit > _LEAST_POINTS and sum(cost(metric, limit) for metric in chosen) > room:
+        while limit > _LEAST_POINTS and sum(cost(metric, limit) for metric in chosen_metrics) > room:
             limit = max(_LEAST_POINTS, limit * 9 // 10)
         return limit
 
-    main, others = list(metrics[:num_main]), [metric for metric in metrics[num_main:] if lengths[metric]]
-    room = budget if not others else budget * 2 // 3
+    main, minor_metrics = list(metrics[:num_main]), [metric for metric in metrics[num_main:] if lengths[metric]]
+    room = budget if not minor_metrics else budget * 2 // 3
     limit = largest_limit(main, room)
     room = budget - sum(cost(metric, limit) for metric in main)
     fitting: list[MetricName] = []
-    for metric in others:
-        if sum(cost(other, _MIN_POINTS) for other in fitting) + cost(metric, _MIN_POINTS) > room:
+    for metric in minor_metrics:
+        if sum(cost(fitted, _MIN_POINTS) for fitted in fitting) + cost(metric, _MIN_POINTS) > room:
             break
         fitting.append(metric)
     return dict.fromkeys(main, limit) | dict.fromkeys(fitting, largest_limit(fitting, room))

@@ -79,12 +79,12 @@ def run_value(listing: Listing, key: str) -> RunValue:
         config_key = key.removeprefix("config.")
         if any(config_key in run.config for run in listing.runs):
             return lambda run: run.config.get(config_key, ABSENT)
-        known_keys = {f"config.{known}" for run in listing.runs for known in run.config}
-        raise UserError(f"no run has the key {key!r}: {suggest_nearest(key, sorted(known_keys))}")
+        config_keys = {f"config.{known_key}" for run in listing.runs for known_key in run.config}
+        raise UserError(f"no run has the key {key!r}: {suggest_nearest(key, sorted(config_keys))}")
     metrics = {str(metric): metric for metric in listing.metrics()}
     if key in metrics:
         return lambda run: metric_value(listing, run, metrics[key])
-    candidates = [*_FIELDS, *metrics, *{f"config.{known}" for run in listing.runs for known in run.config}]
+    candidates = [*_FIELDS, *metrics, *{f"config.{known_key}" for run in listing.runs for known_key in run.config}]
     raise UserError(f"unknown key {key!r}: {suggest_nearest(key, candidates)}")
 
 
@@ -112,13 +112,17 @@ def _parse_condition(listing: Listing, condition: str) -> Callable[[RunSummary],
             "config.model.width=128"
         )
     key, sign, text = match.groups()
-    value_of = run_value(listing, key)
+    read_value = run_value(listing, key)
     if sign in _ORDERS:
         bound, compare = _parse_bound(condition, key, text), _ORDERS[sign]
-        return lambda run: _is_number(value := value_of(run)) and compare(value, bound)
+        return lambda run: _is_number(value := read_value(run)) and compare(value, bound)
     if key in _UNITS:
         raise UserError(f"--filter={condition} compares exactly: write {key}<{text} or {key}>{text}")
-    return (lambda run: _equals(value_of(run), text)) if sign == "=" else (lambda run: not _equals(value_of(run), text))
+    return (
+        (lambda run: _equals(read_value(run), text))
+        if sign == "="
+        else (lambda run: not _equals(read_value(run), text))
+    )
 
 
 def _parse_bound(condition: str, key: str, text: str) -> float:
@@ -142,11 +146,11 @@ def _equals(value: Any, text: str) -> bool:
     if words == text or ("*" in text and fnmatch.fnmatchcase(words, text.replace("[", "[[]"))):
         return True
     try:
-        named = json.loads(text)
+        parsed_value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return (_is_number(value) and _is_number(named) and value == named) or (
-        not isinstance(value, str) and config_text(value) == config_text(named)
+    return (_is_number(value) and _is_number(parsed_value) and value == parsed_value) or (
+        not isinstance(value, str) and config_text(value) == config_text(parsed_value)
     )
 
 
@@ -160,10 +164,10 @@ def sort_runs(listing: Listing, runs: Sequence[RunSummary], key: str) -> list[Ru
     Raises:
         UserError: If no run has such a key.
     """
-    value_of = run_value(listing, key.removeprefix("-"))
-    having = [run for run in runs if value_of(run) is not ABSENT]
-    lacking = [run for run in runs if value_of(run) is ABSENT]
-    return [*sorted(having, key=lambda run: sort_key(value_of(run)), reverse=key.startswith("-")), *lacking]
+    read_value = run_value(listing, key.removeprefix("-"))
+    having = [run for run in runs if read_value(run) is not ABSENT]
+    lacking = [run for run in runs if read_value(run) is ABSENT]
+    return [*sorted(having, key=lambda run: sort_key(read_value(run)), reverse=key.startswith("-")), *lacking]
 
 
 def sort_key(value: Any) -> tuple[int, float, str]:
@@ -179,10 +183,10 @@ def group_runs(listing: Listing, runs: Sequence[RunSummary], keys: Sequence[str]
     Raises:
         UserError: If no run has such a key.
     """
-    values_of = [run_value(listing, key) for key in keys]
+    readers = [run_value(listing, key) for key in keys]
     groups: dict[tuple[str, ...], RunGroup] = {}
     for run in runs:
-        values = tuple(value_of(run) for value_of in values_of)
+        values = tuple(read_value(run) for read_value in readers)
         identity = tuple(map(config_text, values))
         groups[identity] = RunGroup(values, [*groups[identity].runs, run] if identity in groups else [run])
     return sorted(groups.values(), key=lambda group: [sort_key(value) for value in group.values])
@@ -212,6 +216,11 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
         parts = key.split(".")
         ends = (".".join(parts[-length:]) for length in range(1, len(parts) + 1))
         names[key] = next(
-            (end for end in ends if not any(other != key and f".{other}".endswith(f".{end}") for other in keys)), key
+            (
+                end
+                for end in ends
+                if not any(another_key != key and f".{another_key}".endswith(f".{end}") for another_key in keys)
+            ),
+            key,
         )
     return names

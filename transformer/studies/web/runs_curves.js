@@ -25,7 +25,7 @@ const styleSlots = new Map();
 const metricIndex = () => listing.metrics.findIndex(({ name }) => name === choice.metric);
 
 /**
- * The curve of a run, without steps that a logarithmic axis cannot show.
+ * The curve of a metric of a run, unpacked once.
  * @param {ListedRun} run
  * @param {number} metric
  * @returns {CurvePoint[]}
