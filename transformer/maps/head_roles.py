@@ -246,7 +246,7 @@ class RoleScores(NamedTuple):
     """How far every head of one attention module plays a role.
 
     Attributes:
-        scores_LxH: The scores, as `RoleAssessment.score`; of several fixed distances that of the best one. NaN if the
+        scores_LxH: The scores, as `RoleEvidence.score`; of several fixed distances that of the best one. NaN if the
             examples cannot show the role.
         plays_LxH: Whether the head plays the role and no simpler rule explains its maps, even if another role describes
             it better.
