@@ -763,8 +763,8 @@ def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[
     uniform = float(np.mean([chance for _, chance in agreements]))
     if uniform >= 1:
         return []
-    rows = sum(len({link.query for link in links}) for links in labels.gold_alignments[site.name])
-    return [_RoleMeasurement(Role.ALIGNMENT, None, share, np.full_like(share, uniform), rows)]
+    num_rows = sum(len({link.query for link in links}) for links in labels.gold_alignments[site.name])
+    return [_RoleMeasurement(Role.ALIGNMENT, None, share, np.full_like(share, uniform), num_rows)]
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:
