@@ -246,7 +246,7 @@ class RoleScores(NamedTuple):
     """How far every head of one attention module plays a role.
 
     Attributes:
-        scores_LxH: The scores, as `RoleAssessment.score`; of several fixed distances that of the best one. NaN if the
+        scores_LxH: The scores, as `RoleEvidence.score`; of several fixed distances that of the best one. NaN if the
             examples cannot show the role.
         plays_LxH: Whether the head plays the role and no simpler rule explains its maps, even if another role describes
             it better.
@@ -763,8 +763,8 @@ def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[
     uniform = float(np.mean([chance for _, chance in agreements]))
     if uniform >= 1:
         return []
-    rows = sum(len({link.query for link in links}) for links in labels.gold_alignments[site.name])
-    return [_RoleMeasurement(Role.ALIGNMENT, None, share, np.full_like(share, uniform), rows)]
+    num_rows = sum(len({link.query for link in links}) for links in labels.gold_alignments[site.name])
+    return [_RoleMeasurement(Role.ALIGNMENT, None, share, np.full_like(share, uniform), num_rows)]
 
 
 def _agreement(chosen_LxHxQ: np.ndarray, links: Sequence[GoldAlignment]) -> np.ndarray:
