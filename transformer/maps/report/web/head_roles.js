@@ -83,25 +83,45 @@ function simplerRuleText([rule, number]) {
 }
 
 /**
+ * What a head does without its numbers: what that is called, and a sentence in two parts, of which the first says what
+ * the name says.
+ * @param {HeadRole} entry
+ */
+function roleWords(entry) {
+  const { role, nearest, simplerRules } = entry;
+  if (!nearest) return { name: "none of these", lead: "", does: "has too few rows to classify" };
+  const near = `“${fillRoleText(nearest.name, entry)}”`;
+  if (role === AMBIGUOUS) {
+    const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
+    return { name: role.name, lead: `${role.name}: `, does: `${near}${others}; either way` };
+  }
+  if (!role) return { name: "none of these", lead: "none of these; ", does: `nearest ${near}:` };
+  return { name: fillRoleText(role.name, entry), lead: "", does: `${fillRoleText(role.does, entry)}:` };
+}
+
+/**
+ * What is measured of the role, in words, "" of heads with too few rows.
+ * @param {HeadRole} entry
+ * @param {string} weight
+ * @param {string} uniform
+ */
+function evidenceText({ nearest, role }, weight, uniform) {
+  const kind = role && role !== AMBIGUOUS ? role : nearest;
+  if (!kind) return "";
+  if (kind.role === "broad") return `as if uniform over ${weight} of the keys it sees`;
+  if (kind.role === "alignment") return `${weight} of aligned rows right (chance: ${uniform})`;
+  return `${weight} of its weight (uniform: ${uniform})`;
+}
+
+/**
  * What a head does, in one sentence without its name.
  * @param {HeadRole} entry
  */
 export function describeRole(entry) {
-  const { role, nearest, weight, uniform, simplerRules } = entry;
-  /** @param {RoleKind} kind */
-  const evidence = (kind) =>
-    kind.role === "broad"
-      ? `as if uniform over ${weight}% of the keys it sees`
-      : kind.role === "alignment"
-        ? `${weight}% of aligned rows right (chance: ${uniform}%)`
-        : `${weight}% of its weight (uniform: ${uniform}%)`;
-  if (role === AMBIGUOUS && nearest) {
-    const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
-    return `ambiguous here: “${fillRoleText(nearest.name, entry)}”${others}; either way ${evidence(nearest)}${distanceText(entry)}`;
-  }
-  if (role) return `${fillRoleText(role.does, entry)}: ${evidence(role)}${onsetText(entry)}${distanceText(entry)}`;
-  if (!nearest) return "has too few rows to classify";
-  return `none of these; nearest “${fillRoleText(nearest.name, entry)}”: ${evidence(nearest)}${distanceText(entry)}`;
+  const { lead, does } = roleWords(entry);
+  if (!entry.nearest) return does;
+  const onset = entry.role && entry.role !== AMBIGUOUS ? onsetText(entry) : "";
+  return `${lead}${does} ${evidenceText(entry, `${entry.weight}%`, `${entry.uniform}%`)}${onset}${distanceText(entry)}`;
 }
 
 /**
@@ -136,17 +156,24 @@ export const siteLabel = (site) => site.name.replace("/", " · ");
  */
 export function renderRoles(choose) {
   byId("roles-note").textContent = rolesNote();
-  const kinds = [...data.roles.kinds, AMBIGUOUS, null].filter((kind) => headRoles.some(({ role }) => role === kind));
-  byId("roles-by-kind").replaceChildren(...kinds.map((kind) => roleRow(kind, choose)));
-  const told = kinds.flatMap((kind) => headsWithRole(kind).map((entry) => headSentence(entry, choose)));
-  byId("roles-by-head").replaceChildren(...told);
-  addArrowNavigation(byId("roles-by-kind"));
-  addArrowNavigation(byId("roles-by-head"));
+  byId("role-groups").replaceChildren(...groupHeads().map((group) => roleGroup(group, choose)));
+  addArrowNavigation(byId("role-groups"));
   const rules = [...data.roles.kinds, AMBIGUOUS].map((kind) => [
     createHtml("dt", {}, fillRoleText(kind.name, headRoles[0])),
     createHtml("dd", {}, roleDefinition(kind, headRoles[0])),
   ]);
   byId("role-rules").replaceChildren(...rules.flat());
+}
+
+/** The heads whose sentences are equal but for their numbers, by role; those of none last. */
+function groupHeads() {
+  const kinds = [...data.roles.kinds, AMBIGUOUS, null];
+  return kinds.flatMap((kind) => [
+    ...Map.groupBy(
+      headRoles.filter(({ role }) => role === kind),
+      (entry) => roleWords(entry).does,
+    ).values(),
+  ]);
 }
 
 /** On what the roles rest. */
@@ -159,7 +186,7 @@ function rolesNote() {
   const percent = Math.round(100 * data.roles.minScore);
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
-    "from uniform weight to all of its weight."
+    "from uniform weight to all of its weight. A head’s percentage is what its sentence measures."
   );
 }
 
@@ -189,38 +216,44 @@ function roleDefinition(kind, entry) {
 }
 
 /**
- * The heads of a role, the clearest first; of none in their own order.
- * @param {RoleKind | null} kind
- */
-const headsWithRole = (kind) =>
-  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind ? b.score - a.score : 0));
-
-/**
- * @param {RoleKind | null} kind
+ * One sentence, once, and the heads that it is of.
+ * @param {HeadRole[]} entries
  * @param {Choose} choose
  */
-function roleRow(kind, choose) {
-  const entries = headRoles.filter(({ role }) => role === kind);
+function roleGroup(entries, choose) {
+  const [first] = entries;
   const chips = data.sites.flatMap((site, index) => {
     const own = entries.filter((entry) => entry.site === index);
     if (!own.length) return [];
     const name = data.sites.length > 1 ? [createHtml("span", { class: "of-site" }, siteLabel(site))] : [];
-    return [createHtml("span", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
+    return [createHtml("div", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
   });
-  const badge = kind ? kind.badge || "±k" : "–";
-  const name = kind ? fillRoleText(kind.name, entries[0]) : "none of these";
+  const { name, does } = roleWords(first);
+  const evidence = evidenceText(first, percentRange(entries, "weight"), percentRange(entries, "uniform"));
+  const badge = first.role ? "badge" : "badge none";
   return createHtml(
     "div",
-    { class: "kind-row", title: kind && roleDefinition(kind, entries[0]) },
-    createHtml("span", { class: kind ? "badge" : "badge none" }, badge),
+    { class: "role-group", title: first.role && roleDefinition(first.role, first) },
+    createHtml("span", { class: badge }, roleBadge(first)),
     createHtml(
       "div",
       {},
-      createHtml("b", {}, name),
-      createHtml("span", { class: "count" }, ` ${entries.length} `),
+      createHtml("p", {}, createHtml("b", {}, name), createHtml("span", { class: "count" }, ` ${entries.length}`)),
+      createHtml("p", { class: "role-sentence" }, `${does} ${evidence}`.trim()),
       ...chips,
     ),
   );
+}
+
+/**
+ * "8%", or "8–11%" of heads that differ.
+ * @param {HeadRole[]} entries
+ * @param {"weight" | "uniform"} name
+ */
+function percentRange(entries, name) {
+  const values = entries.map((entry) => entry[name]);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  return least === most ? `${most}%` : `${least}–${most}%`;
 }
 
 /**
@@ -229,36 +262,15 @@ function roleRow(kind, choose) {
  */
 function headChip(entry, choose) {
   const site = data.sites[entry.site];
-  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${describeRole(entry)}`;
-  const far = entry.role && !entry.role.badge ? ` (${roleBadge(entry)})` : "";
+  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name}: ${describeRole(entry)}`;
   const button = createHtml(
     "button",
     { type: "button", class: "head-chip", tabindex: -1, title: words, "aria-label": words },
-    headName(site, entry.layer, entry.head) + far,
+    headName(site, entry.layer, entry.head),
+    ...(entry.nearest ? [createHtml("span", { class: "head-weight" }, ` ${entry.weight}%`)] : []),
   );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
   entry.chip = button;
-  return button;
-}
-
-/**
- * One head in its sentence, a door to it.
- * @param {HeadRole} entry
- * @param {Choose} choose
- */
-function headSentence(entry, choose) {
-  const site = data.sites[entry.site];
-  const of = data.sites.length > 1 ? ` of ${siteLabel(site)}` : "";
-  const badge = createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry));
-  const name = createHtml("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
-  const button = createHtml(
-    "button",
-    { type: "button", class: "told-head", tabindex: -1 },
-    badge,
-    createHtml("span", {}, name, `${of} ${describeRole(entry)}.`),
-  );
-  button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
-  entry.sentence = button;
   return button;
 }
 
@@ -282,32 +294,26 @@ export function addArrowNavigation(box) {
   });
 }
 
-/** @type {HeadRole | null | undefined} */
+/** @type {HeadRole | null} */
 let selectedRole = null;
 
 /**
- * Mark the chosen head, and bring its sentence into sight in its own box.
+ * Mark the chosen head, and say beside its map what it does.
  * @param {ViewState} state
  */
 export function selectRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === selectedRole) return;
-  /**
-   * @param {HeadRole | null | undefined} each
-   * @param {boolean} chosen
-   */
-  const mark = (each, chosen) => {
-    for (const element of each ? [each.chip, each.sentence] : []) {
-      if (!element) continue;
-      element.setAttribute("aria-pressed", String(chosen));
-      element.tabIndex = chosen ? 0 : -1;
-    }
-  };
-  mark(selectedRole, false);
-  mark(entry, true);
+  const focused = selectedRole?.chip && selectedRole.chip === document.activeElement;
+  for (const each of [selectedRole, entry]) {
+    if (!each?.chip) continue;
+    each.chip.setAttribute("aria-pressed", String(each === entry));
+    each.chip.tabIndex = each === entry ? 0 : -1;
+  }
+  if (focused) entry.chip?.focus({ preventScroll: true });
   selectedRole = entry;
-  const box = byId("roles-by-head");
-  if (!entry.sentence) return;
-  const [top, height] = [entry.sentence.offsetTop, entry.sentence.offsetHeight];
-  if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;
+  byId("chosen-role").replaceChildren(
+    createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry)),
+    ` ${describeRole(entry)}.`,
+  );
 }

@@ -10,6 +10,7 @@ import {
   inputById,
   onResize,
   placeTooltip,
+  pressOne,
   renderSegments,
   showError,
 } from "../../../pages/dom.js";
@@ -114,8 +115,8 @@ function renderMaps(shown) {
   const layer = numberedName("layer", site.layers[state.layer]);
   const suffix = shown.titleSuffix ? [createHtml("span", { class: "title-suffix" }, ` · ${shown.titleSuffix}`)] : [];
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...suffix);
-  byId("gold-alignments-toggle").hidden = !site.goldAlignments || shown.detail.pooled || state.lines;
-  inputById("gold-alignments").checked = state.goldAlignments;
+  byId("detail-title").title = byId("detail-title").textContent ?? "";
+  renderGoldAlignmentsToggle(shown);
   const gridWords = poolingText(shown.gridMap(0, 0), shown.signed);
   const bar = site.goldAlignments && !shown.signed && !gridWords ? "bar: weight on gold alignments" : "";
   byId("head-grid-note").textContent = [site.name, bar, gridWords].filter(Boolean).join("; ");
@@ -145,6 +146,25 @@ function renderMaps(shown) {
   ];
   highlightPosition = (query, key) => parts.forEach((part) => part(query, key));
   highlightPosition(...focusedPosition());
+}
+
+/**
+ * Gold alignments can be asked for where a site of the page has some; here it says why they are not drawn.
+ * @param {HeadView} shown
+ */
+function renderGoldAlignmentsToggle({ site, detail }) {
+  const why = !site.goldAlignments
+    ? "This site has no gold alignments."
+    : detail.pooled
+      ? "Gold alignments are not drawn on a pooled map."
+      : state.lines
+        ? "Gold alignments are drawn on the map alone."
+        : "";
+  const [toggle, box] = [byId("gold-alignments-toggle"), inputById("gold-alignments")];
+  toggle.hidden = data.sites.every(({ goldAlignments }) => !goldAlignments);
+  toggle.title = why;
+  box.disabled = why !== "";
+  box.checked = state.goldAlignments && !why;
 }
 
 /**
@@ -197,9 +217,7 @@ function renderControls() {
   byId("step-shown").textContent = `step ${formatNumber(data.steps[state.step])}`;
   byId("step").setAttribute("aria-valuetext", `step ${data.steps[state.step]}`);
   inputById("example").value = String(state.example);
-  [...byId("sites").children].forEach((button, index) =>
-    button.setAttribute("aria-pressed", String(index === state.site)),
-  );
+  pressOne([...byId("sites").querySelectorAll("button")], state.site);
   for (const figure of metricCharts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
   showValueWeighting(state);
@@ -222,7 +240,8 @@ function renderDrawingChoice() {
     renderSegments(byId("drawing"), choices, state.lines, (lines) => changeState({ lines }));
   byId("drawing").dataset.lines = String(state.lines);
   drawHeadButtons(byId("line-heads"), state, changeState);
-  byId("legend").hidden = state.lines;
+  // What belongs to the map alone keeps its place, so that no control moves.
+  byId("legend").classList.toggle("unseen", state.lines);
   showKeyboardHelp(byId("keys"));
 }
 

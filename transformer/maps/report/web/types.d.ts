@@ -86,7 +86,6 @@ export interface HeadRole {
   score: number;
   simplerRules: [string, number][];
   chip?: HTMLElement;
-  sentence?: HTMLElement;
 }
 
 export interface StatisticsTable {
