@@ -117,6 +117,8 @@ export interface LineChart {
   levelName?: string;
   /** What the values are, where the axis has no name. */
   said?: string;
+  /** Whether lines are steps, the next value standing before a point or after it. */
+  stepped?: "before" | "after";
 }
 
 export type LineChartOptions = Omit<FigureOptions, "paint" | "table"> & {

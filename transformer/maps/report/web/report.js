@@ -240,8 +240,7 @@ function renderDrawingChoice() {
     renderSegments(byId("drawing"), choices, state.lines, (lines) => changeState({ lines }));
   byId("drawing").dataset.lines = String(state.lines);
   drawHeadButtons(byId("line-heads"), state, changeState);
-  // What belongs to the map alone keeps its place, so that no control moves.
-  byId("legend").classList.toggle("unseen", state.lines);
+  byId("legend").hidden = state.lines;
   showKeyboardHelp(byId("keys"));
 }
 
