@@ -44,7 +44,7 @@ let selectedTrial = null;
  * @param {Trial} trial
  */
 const trialColor = ({ name }) =>
-  trialRanks.has(name) ? cssColor((1 - 0.85 * (trialRanks.get(name) ?? 0)) ** 2) : null;
+  trialRanks.has(name) ? cssColor((1 - 0.7 * (trialRanks.get(name) ?? 0)) ** 2) : null;
 
 /** @param {string | null} name */
 export const findTrial = (name) => sweep.trials.find((trial) => trial.name === name);

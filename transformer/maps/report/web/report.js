@@ -32,6 +32,7 @@ import { weightScale } from "./canvas_pixels.js";
 import { missingDataText, poolingText, runFacts, showReading } from "./captions.js";
 import { initComparison, showComparison, toggleComparison } from "./comparison.js";
 import { showConfig } from "./config_table.js";
+import { reportFrameHeight } from "./frame_height.js";
 import { addHeadAblation, showKnockOut } from "./head_ablation.js";
 import { EXPORT_ACTIONS, valueName } from "./head_export.js";
 import { drawHeadGrid, numberedName } from "./head_grid.js";
@@ -420,4 +421,5 @@ function chooseSplit(split) {
 buildPage();
 readAddress();
 addListeners();
+reportFrameHeight();
 render();
