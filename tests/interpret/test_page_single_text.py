@@ -179,7 +179,9 @@ def test_in_a_notebook_the_frame_is_as_high_as_its_page(
     for number in range(2):
         page.frame_locator("iframe").nth(number).locator("body[data-shown]").wait_for(state="attached")
     frames, inner = page.locator("iframe"), page.frames[1]
-    settled = "() => document.documentElement.scrollHeight <= innerHeight && document.body.offsetHeight > innerHeight - 2"
+    settled = (
+        "() => document.documentElement.scrollHeight <= innerHeight && document.body.offsetHeight > innerHeight - 2"
+    )
     wait_until(inner, settled)
     before = frames.first.bounding_box()["height"]
     assert before > 900

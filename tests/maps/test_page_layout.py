@@ -32,7 +32,9 @@ def test_the_controls_of_the_head_card_stay_where_they_are(report, visit, width)
     for site in ("encoder/self", "decoder/self", "decoder/cross"):
         for drawn in ("map", "lines"):
             lines = "&draw=lines" if drawn == "lines" else ""
-            page.evaluate("(hash) => (location.hash = hash)", f"#site={site}&layer=1&head=2&step=800&compare=100{lines}")
+            page.evaluate(
+                "(hash) => (location.hash = hash)", f"#site={site}&layer=1&head=2&step=800&compare=100{lines}"
+            )
             wait_until(page, f"document.querySelector('#drawing [aria-pressed=true]').textContent === '{drawn}'")
             wait_for(page, "site", site)
             boxes[site, drawn] = page.evaluate(CONTROL_BOXES)
@@ -48,7 +50,9 @@ def test_no_hint_is_cut_on_a_narrow_page(report, visit, address):  # noqa: F811
     page.wait_for_selector("body[data-shown]")
     page.wait_for_timeout(200)
     hints = page.locator(".note:visible")
-    cut = hints.evaluate_all("all => all.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) => each.id)")
+    cut = hints.evaluate_all(
+        "all => all.filter((each) => each.scrollHeight > each.clientHeight + 1).map((each) => each.id)"
+    )
     assert hints.count() > 3
     assert cut == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -347,7 +347,9 @@ def test_a_narrow_page_needs_no_scrolling_sideways(page):
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_profiles_are_steps(result, tmp_path, visit, direction):  # noqa: F811
     page = visit(write_page({**result, "direction": direction}, tmp_path / "page.html"))
-    paths = page.locator("#profiles-figure path.stroke").evaluate_all("all => all.map((each) => each.getAttribute('d'))")
+    paths = page.locator("#profiles-figure path.stroke").evaluate_all(
+        "all => all.map((each) => each.getAttribute('d'))"
+    )
     assert len(paths) == len(result["arms"])
     for path in paths:
         places = [tuple(map(float, place.split())) for place in path.removeprefix("M").split("L")]

@@ -109,7 +109,9 @@ def test_trials_that_tie_are_one_color_and_are_counted(tmp_path, visit):  # noqa
         trial["value"] = 0.2
     file.write_text(sweep_page.render(result), encoding="utf-8")
     page = visit(file)
-    colors = page.locator("#coordinates path.ranked").evaluate_all("all => all.map((each) => each.getAttribute('stroke'))")
+    colors = page.locator("#coordinates path.ranked").evaluate_all(
+        "all => all.map((each) => each.getAttribute('stroke'))"
+    )
     assert len(colors) == 5
     assert len(set(colors)) == 1
     assert "5 trials tie" in page.locator(".answer").inner_text()

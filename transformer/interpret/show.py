@@ -22,7 +22,7 @@ from transformer.training.config import config_hash
 from transformer.training.run_loading import load_run
 
 _HEIGHT = 820  # pixels of the frame in a notebook, until its page says how high it is
-# The frame cannot be measured from outside: its page sends its height (frame_height.js), at every change and when asked.
+# The frame cannot be measured from outside: its page sends its height at every change and when asked (frame_height.js).
 _FOLLOW_HEIGHT = (
     "const frame = this; window.addEventListener('message', (event) => {"
     "const height = event.source === frame.contentWindow &amp;&amp; event.data?.headwiseHeight;"
@@ -75,7 +75,8 @@ class AttentionPage:
         """Return the page in a sandboxed frame as high as it, where it may run scripts and offer downloads, no more."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
-            f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0" onload="{_FOLLOW_HEIGHT}"></iframe>'
+            f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0" '
+            f'onload="{_FOLLOW_HEIGHT}"></iframe>'
         )
 
 

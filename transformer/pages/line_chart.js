@@ -113,7 +113,11 @@ function linePlaces(places, stepped) {
 function seriesBands({ look, points }, { atX, atY }, stepped) {
   return contiguousSegments(points.filter(({ low, middle }) => isNumber(low) || !isNumber(middle))).map((stretch) => {
     /** @param {"high" | "low"} end */
-    const edge = (end) => linePlaces(stretch.map((point) => [atX(point.x), atY(/** @type {number} */ (point[end]))]), stepped);
+    const edge = (end) => {
+      /** @type {[number, number][]} */
+      const places = stretch.map((point) => [atX(point.x), atY(/** @type {number} */ (point[end]))]);
+      return linePlaces(places, stepped);
+    };
     const [upper, lower] = [edge("high"), edge("low").reverse()];
     // Of one point alone the band is a bar.
     const bar = stretch.length === 1 ? "stroke" : "band";
@@ -132,7 +136,9 @@ function seriesBands({ look, points }, { atX, atY }, stepped) {
 export function seriesLine({ look, points }, { atX, atY }, number = 0, count = 1, stepped = undefined) {
   const parts = [];
   for (const stretch of contiguousSegments(points)) {
-    const d = `M${linePlaces(stretch.map(({ x, middle }) => [atX(x), atY(/** @type {number} */ (middle))]), stepped).join("L")}`;
+    /** @type {[number, number][]} */
+    const places = stretch.map(({ x, middle }) => [atX(x), atY(/** @type {number} */ (middle))]);
+    const d = `M${linePlaces(places, stepped).join("L")}`;
     if (stretch.length > 1) parts.push(createSvg("path", { class: `stroke ${look.ink}`, d }));
     if (stretch.length > 1 && look.shape === null) continue;
     const every = stretch.length <= MAX_MARKERS ? 1 : Math.ceil(stretch.length / 6);

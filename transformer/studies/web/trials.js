@@ -32,7 +32,7 @@ const valueOrder = [...metricValues].sort((a, b) => (lowerIsBetter ? a - b : b -
 const numBetterThanWorst = valueOrder.indexOf(valueOrder[valueOrder.length - 1]);
 /** The rank of each trial, from 0 of the best to 1 of the worst: trials that tie share one, and so one color. */
 export const trialRanks = new Map(
-  rankedTrials.map(({ name, value }) => [name, numBetterThanWorst > 0 ? valueOrder.indexOf(value) / numBetterThanWorst : 0]),
+  rankedTrials.map(({ name, value }) => [name, valueOrder.indexOf(value) / Math.max(1, numBetterThanWorst)]),
 );
 /** The trials that have the best value. */
 export const bestTrials = rankedTrials.filter(({ value }) => value === valueOrder[0]);
