@@ -164,3 +164,32 @@ def test_the_page_works_in_a_frame_as_notebooks_show_it(
     frame.locator("body[data-shown]").wait_for(state="attached")
     frame.locator(".thumbnail").nth(3).click()
     frame.locator("#detail-title", has_text="layer 1 · head 1").wait_for()
+
+
+@pytest.mark.parametrize("width", [1200, 500])
+def test_in_a_notebook_the_frame_is_as_high_as_its_page(
+    looked: AttentionPage,
+    visit: Any,  # noqa: F811
+    tmp_path: Path,
+    width: int,
+) -> None:
+    (tmp_path / "frame.html").write_text(f"<p>A cell.</p>{looked._repr_html_()}{looked._repr_html_()}")
+    page = visit(tmp_path / "frame.html", shown=False)
+    page.set_viewport_size({"width": width, "height": 700})
+    for number in range(2):
+        page.frame_locator("iframe").nth(number).locator("body[data-shown]").wait_for(state="attached")
+    frames, inner = page.locator("iframe"), page.frames[1]
+    settled = (
+        "() => document.documentElement.scrollHeight <= innerHeight && document.body.offsetHeight > innerHeight - 2"
+    )
+    wait_until(inner, settled)
+    before = frames.first.bounding_box()["height"]
+    assert before > 900
+    # Each follows its own page: one that opens a fold grows, and shrinks again, by itself.
+    other = frames.nth(1).bounding_box()["height"]
+    inner.locator(".roles-panel summary").click()
+    wait_until(page, "(before) => document.querySelector('iframe').offsetHeight > before + 100", before)
+    wait_until(inner, settled)
+    assert frames.nth(1).bounding_box()["height"] == other
+    inner.locator(".roles-panel summary").click()
+    wait_until(page, "(before) => Math.abs(document.querySelector('iframe').offsetHeight - before) < 2", before)

@@ -39,38 +39,52 @@ def badge_of(head, badges) -> str:
     return [*(badge or f"{'+' if distance > 0 else '−'}{abs(distance)}" for badge in badges), "≈", "–"][role]
 
 
-def test_every_head_has_its_badge_and_its_sentence_sorted_by_role(run, report, told, visit):  # noqa: F811
+def numbers(values: list[int], unit: str = "") -> str:
+    least, most = (f"{value:,}" for value in (min(values), max(values)))
+    return f"{most}{unit}" if least == most else f"{least}–{most}{unit}"
+
+
+def test_equal_sentences_stand_once_with_the_heads_that_they_are_of(run, report, told, visit):  # noqa: F811
     page = visit(report, "#site=encoder/self")
     badges = [words.badge for words in ROLE_TEXTS.values()]
     expected = [badge_of(head, badges) for head in told["heads"] if head[0] == 0]
     assert page.locator(".thumbnail .badge").all_inner_texts() == expected
     assert len(set(expected) - {"–"}) >= 3
-    sentences = page.locator(".told-head").all_inner_texts()
-    assert len(sentences) == len(told["heads"])
-    order = [role_of(head) for head in told["heads"]]
-    shown = [re.search(r"Head (\d)\.(\d) of (.*?) · (self|cross)", each).groups() for each in sentences]
-    places = [
-        next(
-            number
-            for number, head in enumerate(told["heads"])
-            if name_of(run, head) == f"head {layer}.{head_number} of {side}/{kind}"
+    groups = [
+        (
+            group.locator(".role-sentence").inner_text(),
+            group.locator(".head-chip").all_inner_texts(),
+            group.locator(".head-chip").evaluate_all("all => all.map((each) => each.getAttribute('aria-label'))"),
+            int(group.locator(".count").inner_text()),
         )
-        for layer, head_number, side, kind in shown
+        for group in page.locator(".role-group").all()
     ]
-    assert sorted(places) == list(range(len(places)))
-    assert [order[place] for place in places] == sorted(order)
-    # Shares are those of the maps; what has no role says so and names the nearest.
-    for place, sentence in zip(places, sentences, strict=True):
-        *_, plays, evidence, _, simpler = told["heads"][place]
-        assert ("none of these; nearest “" in sentence) == (
-            badge_of(told["heads"][place], badges) == "–" and not simpler
-        )
-        assert ("; also “" in sentence) == (plays and len(evidence) == 2)
-        for role, _, share, even, _, rows in evidence:
-            if list(ROLE_TEXTS)[role] is Role.ALIGNMENT:
-                assert f"{share}% of {rows} aligned rows right (chance: {even}%)" in sentence
-            else:
-                assert re.search(rf"{share}% [a-z ]+ \(uniform: {even}%\) in {rows} rows", sentence)
+    sentences = [sentence for sentence, *_ in groups]
+    assert len(set(sentences)) == len(sentences) < len(told["heads"])
+    heads = {name_of(run, head): head for head in told["heads"]}
+    shown = [re.match(r"head \S+ of [^:]+", label)[0] for _, _, labels, _ in groups for label in labels]
+    assert sorted(shown) == sorted(heads)
+    order = [role_of(heads[name]) for name in shown]
+    assert order == sorted(order)
+    # Shares are those of the maps; what has no role names the nearest.
+    for sentence, chips, labels, count in groups:
+        own = [heads[re.match(r"head \S+ of [^:]+", label)[0]] for label in labels]
+        assert len(chips) == len(own) == count
+        first = [evidence[0] for *_, evidence, _, _ in own]
+        role, simpler = role_of(own[0]), own[0][-1]
+        if role == len(ROLE_TEXTS):
+            assert numbers([head[5] for head in own], "%") in sentence
+            continue
+        assert [chip.split()[-1] for chip in chips] == [f"{share}%" for _, _, share, *_ in first]
+        assert len({(plays, evidence[0][0]) for *_, plays, evidence, _, _ in own}) == 1
+        shares, uniform, rows = ([values[place] for values in first] for place in (2, 3, 5))
+        assert sentence.startswith("nearest “") == (role > len(ROLE_TEXTS) and not simpler)
+        if role < len(ROLE_TEXTS) and list(ROLE_TEXTS)[role] not in (Role.ALIGNMENT, Role.POSITION):
+            measured = f"{numbers(shares, '%')} of its weight (uniform: {numbers(uniform, '%')}) in {numbers(rows)} row"
+            assert measured in sentence
+        for label, (*_, plays, evidence, _, _) in zip(labels, own, strict=True):
+            assert f"{evidence[0][2]}%" in label
+            assert ("; also “" in label) == (plays and len(evidence) == 2)
     assert "over 8 examples at step 1,600, the last" in page.locator("#roles-note").inner_text()
     assert "at least 40% of the way" in page.locator("#roles-note").inner_text()
     page.locator(".roles-panel summary").click()
@@ -91,27 +105,42 @@ def test_what_cannot_be_told_is_said_with_what_it_may_be(visit, tmp_path):  # no
     write_record(tmp_path / "run", "demo", 0)
     page = visit(write_report(tmp_path / "run"))
     assert page.locator(".thumbnail .badge").all_inner_texts() == ["?", "prev"]
-    (told,) = (text for text in page.locator(".told-head").all_inner_texts() if "Head 0.0" in text)
-    assert "ambiguous here: “repetition (induction)”, or always 11 places back, or position alone" in told
-    assert "either way 100% of its weight" in told
-    assert "ambiguous here 1" in " ".join(page.locator("#roles-by-kind").inner_text().split())
+    page.locator(".head-chip[aria-label^='head 0.0 ']").click()
+    wait_for(page, "head", "0")
+    sentence = page.locator("#chosen-role").inner_text()
+    assert "ambiguous here: “repetition (induction)”, or always 11 places back, or position alone" in sentence
+    assert "either way 100% of its weight" in sentence
+    group = page.locator(".role-group", has_text="ambiguous here")
+    assert group.locator("p").first.inner_text() == "ambiguous here 1"
+    assert group.locator(".role-sentence").inner_text().startswith("“repetition (induction)”, or always 11 places back")
 
 
 @pytest.mark.parametrize("size", [(1400, 900), (400, 800)])
-def test_the_role_of_every_head_is_above_the_fold(run, report, told, visit, size):  # noqa: F811
+def test_the_roles_stand_below_the_heads_and_nothing_is_cut(run, report, told, visit, size):  # noqa: F811
     page = visit(report, shown=False)
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.locator(".head-chip").first.wait_for()
-    page.wait_for_timeout(200)
+    page.wait_for_selector("body[data-shown]")
+    grid, panel = (page.locator(name).bounding_box() for name in ("#head-grid", ".roles-panel"))
+    assert grid["y"] + grid["height"] <= panel["y"]
+    # The badges say the roles of the module that is shown above the fold.
+    badges = page.locator(".thumbnail .badge")
+    ends = badges.evaluate_all("all => all.map((badge) => badge.getBoundingClientRect().bottom)")
+    assert max(ends) <= size[1]
     chips = page.locator(".head-chip")
     assert chips.count() == len(told["heads"])
-    ends = chips.evaluate_all("all => all.map((chip) => chip.getBoundingClientRect().bottom)")
-    assert max(ends) <= size[1]
+    inside = """(all) => {
+        const panel = document.querySelector(".roles-panel").getBoundingClientRect();
+        return all.every((each) => {
+            const box = each.getBoundingClientRect();
+            return box.left >= panel.left && box.right <= panel.right && box.bottom <= panel.bottom;
+        });
+    }"""
+    assert chips.evaluate_all(inside)
+    cut = """() => [...document.querySelectorAll(".roles-panel, .roles-panel *")].filter(
+        (each) => each.scrollHeight > each.clientHeight + 1 && getComputedStyle(each).overflowY !== "visible"
+    ).length"""
+    assert page.evaluate(cut) == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-    labels = chips.evaluate_all("all => all.map((chip) => chip.getAttribute('aria-label'))")
-    assert {re.match(r"head \S+ of \S+", label)[0] for label in labels} == {
-        name_of(run, head) for head in told["heads"]
-    }
 
 
 def test_a_head_is_chosen_where_it_is_named(report, visit):  # noqa: F811
@@ -120,23 +149,21 @@ def test_a_head_is_chosen_where_it_is_named(report, visit):  # noqa: F811
     page.keyboard.press("Enter")
     wait_for(page, "site", "encoder/self")
     assert page.locator("#detail-title").inner_text() == "layer 2 · head 1"
-    (chosen,) = page.locator(".told-head[aria-pressed=true]").all()
-    assert chosen.inner_text().split("\n")[-1].startswith("Head 2.1 of encoder · self ")
-    # In its box the sentence is in sight, and the page itself stays where it was.
-    box, sentence = page.locator("#roles-by-head").bounding_box(), chosen.bounding_box()
-    assert box["y"] <= sentence["y"] <= box["y"] + box["height"]
+    (chosen,) = page.locator(".head-chip[aria-pressed=true]").all()
+    sentence = chosen.get_attribute("aria-label").removeprefix("head 2.1 of encoder/self: ")
+    assert page.locator("#chosen-role").inner_text().endswith(f" {sentence}.")
     page.keyboard.press("l")
     wait_for(page, "head", "2")
-    assert page.locator(".head-chip[aria-pressed=true]").inner_text() == "2.2"
+    assert page.locator(".head-chip[aria-pressed=true]").inner_text().startswith("2.2 ")
 
 
-def test_the_arrow_keys_go_from_sentence_to_sentence(report, visit):  # noqa: F811
+def test_the_arrow_keys_go_from_head_to_head(report, visit):  # noqa: F811
     page = visit(report, "#site=decoder/cross&layer=0&head=0&step=800")
-    page.locator(".told-head").first.focus()
-    for key, place in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1)):
+    chips = page.locator(".head-chip").evaluate_all("all => all.map((each) => each.getAttribute('aria-label'))")
+    page.locator(".head-chip").first.focus()
+    for key, place in (("ArrowDown", 1), ("ArrowRight", 2), ("ArrowUp", 1)):
         page.keyboard.press(key)
-        page.locator(f".told-head:nth-child({place + 1})[aria-pressed=true]:focus").wait_for()
+        page.locator(f".head-chip[aria-label='{chips[place]}'][aria-pressed=true]:focus").wait_for()
     assert address(page)["step"] == "800"
-    # Of the many doors of each kind Tab reaches the chosen one alone.
-    for kind in (".told-head", ".head-chip"):
-        assert page.locator(f"{kind}[tabindex='0']").count() == 1
+    # Of the many doors Tab reaches the chosen one alone.
+    assert page.locator(".head-chip[tabindex='0']").count() == 1

@@ -216,7 +216,7 @@ def test_rollout_is_drawn_over_the_image_layer_after_layer(image_run, patches, v
 
 def test_how_far_heads_look_is_drawn_told_and_a_measure(image_run, patches, visit):  # noqa: F811
     page = visit(patches, "#example=1&layer=0&head=0&step=40&statistic=distance_in_pixels")
-    chart, told = page.locator("#distance-by-layer"), page.locator(".told-head[aria-pressed=true]")
+    chart, told = page.locator("#distance-by-layer"), page.locator("#chosen-role")
     wait_until(page, "document.querySelectorAll('#distance-by-layer .marker').length === 6")
     assert page.locator("#statistic option:checked").inner_text() == "attention distance"
     assert "pixels" in page.locator("#head-history-legend").inner_text()

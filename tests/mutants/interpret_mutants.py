@@ -129,4 +129,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "np.shape(summed[name]) == np.shape(sums[name])",
         ("tests/interpret/test_head_ablation.py",),
     ),
+    Mutant(
+        "transformer/interpret/show.py",
+        "event.source === frame.contentWindow &amp;&amp; event.data?.headwiseHeight",
+        "event.data?.headwiseHeight",
+        ("tests/interpret/test_page_single_text.py",),
+    ),
 )

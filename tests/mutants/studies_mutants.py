@@ -159,4 +159,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "failures = failures + (ended.state == TrialState.FAILED)",
         ("tests/studies/test_worker.py",),
     ),
+    Mutant(
+        "transformer/studies/ablations/run_distributions.py",
+        "return finite if len(finite) <= _THRESHOLDS else",
+        "return finite if len(finite) < 2 else",
+        ("tests/studies/test_run_distributions.py",),
+    ),
 )

@@ -342,3 +342,38 @@ def test_a_narrow_page_needs_no_scrolling_sideways(page):
     page.set_viewport_size({"width": 1360, "height": 1000})
     wait_until(page, "() => document.querySelector('#bands-figure > svg').clientWidth > 400")
     assert page.locator("#bands-figure > svg").bounding_box()["width"] == wide
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_profiles_are_steps(result, tmp_path, visit, direction):  # noqa: F811
+    page = visit(write_page({**result, "direction": direction}, tmp_path / "page.html"))
+    paths = page.locator("#profiles-figure path.stroke").evaluate_all(
+        "all => all.map((each) => each.getAttribute('d'))"
+    )
+    assert len(paths) == len(result["arms"])
+    for path in paths:
+        places = [tuple(map(float, place.split())) for place in path.removeprefix("M").split("L")]
+        points, corners = places[::2], places[1::2]
+        assert len(corners) == len(points) - 1 > 10
+        assert len({y for _, y in points}) > 3
+        # Of "at most x" the share rises at a value and stays until the next; of "at least x" it falls behind a value.
+        for (x, y), corner, (next_x, next_y) in zip(points[:-1], corners, points[1:], strict=True):
+            assert corner == ((next_x, y) if direction == "minimize" else (x, next_y))
+
+
+def test_the_axis_of_one_evaluation_begins_with_training(result, tmp_path, visit):  # noqa: F811
+    last = {"steps": [40], "middle": [0.5], "low": [0.4], "high": [0.6], "n": [5]}
+    arms = [
+        {
+            **arm,
+            "bands": {"validation/loss": last},
+            "heads": {name: dict.fromkeys(sites, last) for name, sites in arm["heads"].items()},
+        }
+        for arm in result["arms"]
+    ]
+    page = visit(write_page({**result, "arms": arms}, tmp_path / "page.html"))
+    for figure in ("#bands-figure", "#heads-0-0"):
+        beneath = page.locator(f"{figure} text.tick[text-anchor=middle], {figure} text.tick[x][text-anchor=end]")
+        texts = beneath.all_text_contents()
+        assert {"0", "40"} <= set(texts), figure
+        assert not {"38", "42"} & set(texts), figure

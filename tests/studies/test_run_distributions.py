@@ -52,7 +52,9 @@ def test_the_interval_is_that_of_all_resamples() -> None:
 def test_a_profile_is_the_share_of_runs_that_reach_each_value() -> None:
     scores = [[0.1, 0.4, 0.4, 0.9, -math.inf], [0.0, 0.0, 0.5, 0.5, 1.0]]
     thresholds = profile_thresholds([scores, [[2.0], [0.3]]])
-    assert (thresholds[0], thresholds[-1]) == (0.0, 2.0)
+    assert thresholds == [0.0, 0.1, 0.3, 0.4, 0.5, 0.9, 1.0, 2.0]
+    many = profile_thresholds([[np.random.default_rng(0).permutation(1000).tolist()]])
+    assert many == pytest.approx(np.arange(61) * 999 / 60)
     profile = performance_profile(scores, [0.0, 0.4, 0.45, 1.0])
     assert profile is not None
     assert profile.shares == pytest.approx([(0.8 + 1) / 2, (0.6 + 0.6) / 2, (0.2 + 0.6) / 2, (0 + 0.2) / 2])

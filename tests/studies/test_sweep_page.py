@@ -86,6 +86,65 @@ def test_the_best_the_lines_the_bars_and_the_table_are_the_results(files, visit)
 
 
 @pytest.mark.browser
+def test_trials_that_tie_are_one_color_and_are_counted(tmp_path, visit):  # noqa: F811
+    result = made_up("done")
+    for trial, value in zip(result["trials"], (0.2, 0.2, 0.2, 0.5, 0.7), strict=False):
+        trial["value"] = value
+    file = tmp_path / "tied.html"
+    file.write_text(sweep_page.render(result), encoding="utf-8")
+    page = visit(file)
+    assert page.locator(".answer").inner_text() == "validation/loss 0.2: 3 trials tie"
+    assert "one of them, with learning rate 1e-3, norm placement pre" in page.locator("#best .note").inner_text()
+    for figure in ("#coordinates", "#curve"):
+        lines = page.locator(f"{figure} path.ranked").evaluate_all(
+            "all => all.map((each) => [each.dataset.trial, each.getAttribute('stroke'), each.matches('.best')])"
+        )
+        color, best = ({name: values[place] for name, *values in lines} for place in (0, 1))
+        names = [trial["name"] for trial in result["trials"][:5]]
+        assert len({color[name] for name in names[:3]}) == 1
+        assert len({color[name] for name in names}) == 3
+        assert [best[name] for name in names] == [True, True, True, False, False]
+    # All that tie is the best.
+    for trial in result["trials"]:
+        trial["value"] = 0.2
+    file.write_text(sweep_page.render(result), encoding="utf-8")
+    page = visit(file)
+    colors = page.locator("#coordinates path.ranked").evaluate_all(
+        "all => all.map((each) => each.getAttribute('stroke'))"
+    )
+    assert len(colors) == 5
+    assert len(set(colors)) == 1
+    assert "5 trials tie" in page.locator(".answer").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_label_is_under_a_line(files, visit, width):  # noqa: F811
+    page = visit(files / "done.html")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_timeout(300)
+    # What is drawn at each label's place besides the label, from the top.
+    covered = page.locator("#coordinates svg text.tick").evaluate_all(
+        """(all) => {
+            document.querySelector("#coordinates").scrollIntoView();
+            return all.flatMap((label) => {
+                const box = label.getBoundingClientRect();
+                const places = [0.1, 0.3, 0.5, 0.7, 0.9].map((share) => box.left + share * box.width);
+                return places.map((x) => {
+                    const drawn = document.elementsFromPoint(x, box.top + box.height / 2);
+                    const line = drawn.findIndex((each) => each.matches("path.trial"));
+                    const ground = drawn.findIndex((each) => each.matches(".label-ground"));
+                    return line >= 0 && (ground < 0 || ground > line) ? label.textContent : "";
+                });
+            });
+        }"""
+    )
+    assert len(covered) >= 5 * 10
+    assert set(covered) == {""}
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
 def test_a_trial_is_read_by_keys_and_marked_everywhere(files, visit):  # noqa: F811
     page = visit(files / "done.html")
     page.locator("#coordinates > svg").focus()

@@ -21,7 +21,14 @@ from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import config_hash
 from transformer.training.run_loading import load_run
 
-_HEIGHT = 820  # pixels of the frame in a notebook
+_HEIGHT = 820  # pixels of the frame in a notebook, until its page says how high it is
+# The frame cannot be measured from outside: its page sends its height at every change and when asked (frame_height.js).
+_FOLLOW_HEIGHT = (
+    "const frame = this; window.addEventListener('message', (event) => {"
+    "const height = event.source === frame.contentWindow &amp;&amp; event.data?.headwiseHeight;"
+    "if (height > 0) frame.style.height = height + 'px'; });"
+    "frame.contentWindow.postMessage('height', '*');"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +72,11 @@ class AttentionPage:
         return self if path is None and in_notebook() else self.save(path)
 
     def _repr_html_(self) -> str:
-        """Return the page in a sandboxed frame, where it may run scripts and offer downloads but reach nothing else."""
+        """Return the page in a sandboxed frame as high as it, where it may run scripts and offer downloads, no more."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
-            f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0"></iframe>'
+            f'title="{html.escape(self.title)}" style="width:100%;height:{_HEIGHT}px;border:0" '
+            f'onload="{_FOLLOW_HEIGHT}"></iframe>'
         )
 
 

@@ -107,13 +107,32 @@ export function smallButton(words, act, attributes = {}) {
  */
 export function renderSegments(group, choices, chosen, choose) {
   const focused = focusedChild(group);
+  const before = [...group.children].findIndex((button) => button.ariaPressed === "true");
   const buttons = choices.map(([value, words]) => {
-    const button = createHtml("button", { type: "button", "aria-pressed": String(value === chosen) }, words);
+    const attributes = { type: "button", "aria-pressed": String(value === chosen), "data-words": words };
+    const button = createHtml("button", attributes, words);
     button.addEventListener("click", () => choose(value));
     return button;
   });
   group.replaceChildren(...buttons);
-  focusChild(group, focused);
+  // Where another is chosen than before, by a key say, the focus goes with the choice.
+  const now = choices.findIndex(([value]) => value === chosen);
+  focusChild(group, focused >= 0 && now !== before ? now : focused);
+}
+
+/**
+ * Press one of some buttons and no other. Where the choice changes, a focus among them goes with it.
+ * @param {HTMLElement[]} buttons
+ * @param {number} chosen
+ */
+export function pressOne(buttons, chosen) {
+  if (buttons[chosen]?.ariaPressed === "true") return;
+  const focused = buttons.some((button) => button === document.activeElement);
+  for (const [index, button] of buttons.entries()) {
+    const pressed = String(index === chosen);
+    if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
+  }
+  if (focused) buttons[chosen]?.focus({ preventScroll: true });
 }
 
 /**

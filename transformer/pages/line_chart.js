@@ -58,8 +58,8 @@ function paintLineChart(width, height, looked, reading) {
     parts.push(svgText("diverged", box.left - 7, PLOT_MARGIN.top + 9, { class: "tick", "text-anchor": "end" }));
   if (isNumber(level)) parts.push(...referenceLine(level, levelName, frame));
   // Bands first: a line is never under the band of another series.
-  for (const each of series) parts.push(...seriesBands(each, frame));
-  series.forEach((each, at) => parts.push(...seriesLine(each, frame, at, series.length)));
+  for (const each of series) parts.push(...seriesBands(each, frame, looked.stepped));
+  series.forEach((each, at) => parts.push(...seriesLine(each, frame, at, series.length, looked.stepped)));
   if (crossed) parts.push(...divergedCrosses(series, frame, width));
   const description = describeChart(series, xName, looked.said ?? yName);
   const one = looked.readSingle && reading.single;
@@ -110,13 +110,31 @@ function contiguousSegments(points) {
 }
 
 /**
+ * The places of a line's points; of a stepped line with a corner between each two.
+ * @param {[number, number][]} places
+ * @param {"before" | "after"} [stepped]
+ */
+function linePlaces(places, stepped) {
+  /** @type {(place: [number, number], next: [number, number]) => [number, number]} */
+  const corner = ([x, y], [nextX, nextY]) => (stepped === "before" ? [x, nextY] : [nextX, y]);
+  const all = places.flatMap((place, at) => (stepped && at > 0 ? [corner(places[at - 1], place), place] : [place]));
+  return all.map(([x, y]) => `${toTenths(x)} ${toTenths(y)}`);
+}
+
+/**
  * @param {Series} series
  * @param {Axes} axes
+ * @param {"before" | "after"} [stepped]
  */
-function seriesBands({ look, points }, { atX, atY }) {
+function seriesBands({ look, points }, { atX, atY }, stepped) {
   return contiguousSegments(points.filter(({ low, middle }) => isNumber(low) || !isNumber(middle))).map((stretch) => {
-    const upper = stretch.map(({ x, high }) => `${toTenths(atX(x))} ${toTenths(atY(high))}`);
-    const lower = stretch.map(({ x, low }) => `${toTenths(atX(x))} ${toTenths(atY(low))}`).reverse();
+    /** @param {"high" | "low"} end */
+    const edge = (end) => {
+      /** @type {[number, number][]} */
+      const places = stretch.map((point) => [atX(point.x), atY(/** @type {number} */ (point[end]))]);
+      return linePlaces(places, stepped);
+    };
+    const [upper, lower] = [edge("high"), edge("low").reverse()];
     // Of one point alone the band is a bar.
     const bar = stretch.length === 1 ? "stroke" : "band";
     const d = bar === "stroke" ? `M${upper[0]}L${lower[0]}` : `M${[...upper, ...lower].join("L")}Z`;
@@ -129,11 +147,14 @@ function seriesBands({ look, points }, { atX, atY }) {
  * @param {Axes} axes
  * @param {number} [number]
  * @param {number} [count]
+ * @param {"before" | "after"} [stepped]
  */
-export function seriesLine({ id = null, look, points }, { atX, atY }, number = 0, count = 1) {
+export function seriesLine({ id = null, look, points }, { atX, atY }, number = 0, count = 1, stepped = undefined) {
   const parts = [];
   for (const stretch of contiguousSegments(points)) {
-    const d = `M${stretch.map(({ x, middle }) => `${toTenths(atX(x))} ${toTenths(atY(middle))}`).join("L")}`;
+    /** @type {[number, number][]} */
+    const places = stretch.map(({ x, middle }) => [atX(x), atY(/** @type {number} */ (middle))]);
+    const d = `M${linePlaces(places, stepped).join("L")}`;
     if (stretch.length > 1) parts.push(createSvg("path", { class: `stroke ${look.ink}`, d, "data-series": id }));
     if (stretch.length > 1 && look.shape === null) continue;
     const every = stretch.length <= MAX_MARKERS ? 1 : Math.ceil(stretch.length / 6);

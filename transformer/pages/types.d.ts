@@ -121,6 +121,8 @@ export interface LineChart {
   said?: string;
   /** Whether the pointer reads one series, by the option `single`, and not all of them at a value. */
   readSingle?: boolean;
+  /** Whether lines are steps, the next value standing before a point or after it. */
+  stepped?: "before" | "after";
 }
 
 export type LineChartOptions = Omit<FigureOptions, "paint" | "table"> & {

@@ -16,7 +16,7 @@ from transformer.studies.ablations.statistics import CONFIDENCE, MIN_RUNS_FOR_BO
 from transformer.studies.ablations.study_results import DIVERGED, StudyResults, known_values
 
 _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
-_THRESHOLDS = 61  # of a profile
+_THRESHOLDS = 61  # of a profile of more runs than these
 
 Scores = Sequence[Sequence[float]]
 """The scores of an arm's runs by task; higher is better."""
@@ -105,11 +105,13 @@ def improvement_interval(
 def profile_thresholds(arms: Sequence[Scores]) -> list[float]:
     """Return the values at which the profiles of some arms are compared, from their worst finite score to their best.
 
+    A profile changes at the scores alone: these are the values, or evenly spaced ones where there are too many scores.
+
     Args:
         arms: The scores of every arm.
     """
-    finite = [score for scores in arms for task in scores for score in task if math.isfinite(score)]
-    return np.linspace(min(finite), max(finite), _THRESHOLDS).tolist() if finite else []
+    finite = sorted({float(score) for scores in arms for task in scores for score in task if math.isfinite(score)})
+    return finite if len(finite) <= _THRESHOLDS else np.linspace(finite[0], finite[-1], _THRESHOLDS).tolist()
 
 
 def performance_profile(

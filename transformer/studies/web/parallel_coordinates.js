@@ -17,7 +17,7 @@ export function showParallelCoordinates() {
   if (!tunedKeys().length) return;
   const note =
     "Each line is a trial: it crosses each axis at its value of that hyperparameter and ends at its metric. The " +
-    "stronger the color, the better the trial; the best one is thick.";
+    "stronger the color, the better the trial; the best are thick.";
   const place = createHtml("div", {});
   addPanel("parallel", "Hyperparameters and results", note, place);
   addFigure(place, { id: "coordinates", title: "Parallel coordinates", paint: paintParallelCoordinates });
@@ -67,9 +67,11 @@ function metricAxis() {
 /** @param {number} width */
 function paintParallelCoordinates(width) {
   const axes = [...tunedKeys().map(keyAxis), ...(metricValues.length ? [metricAxis()] : [])];
-  // The words of an axis stand on its left.
+  // The words of an axis stand on its left, those of the last on its right, where no line is.
   const words = Math.max(12, ...axes[0].ticks.map(([, text]) => labelWidth(text)));
-  const [left, right, top, tall] = [Math.min(words, 0.3 * width) + 12, width - 16, 34, 260];
+  const lastWords = Math.max(...(axes.at(-1)?.ticks ?? []).map(([, text]) => labelWidth(text)));
+  const [left, right] = [Math.min(words, 0.3 * width) + 12, width - Math.min(lastWords, 0.2 * width) - 12];
+  const [top, tall] = [34, 260];
   const between = (right - left) / Math.max(1, axes.length - 1);
   /**
    * @param {number} index
@@ -98,14 +100,32 @@ function paintParallelCoordinates(width) {
    */
   function axisParts({ name, ticks }, index) {
     const [x] = at(index, 0);
-    const anchor = index === 0 ? "start" : index === axes.length - 1 ? "end" : "middle";
+    const last = index === axes.length - 1;
+    const anchor = index === 0 ? "start" : last ? "end" : "middle";
     const room = Math.max(6, Math.floor(between / 6.6));
     return [
       createSvg("line", { class: "axis", x1: x, x2: x, y1: top, y2: top + tall }),
-      svgText(truncate(name, room), index === 0 ? 0 : x, 14, { class: "axis-name", "text-anchor": anchor }),
-      ...ticks.map(([share, text]) =>
-        svgText(text, x - 6, at(index, share)[1] + 3.5, { class: "tick halo", "text-anchor": "end" }),
-      ),
+      svgText(truncate(name, room), index === 0 ? 0 : last ? width : x, 14, {
+        class: "axis-name",
+        "text-anchor": anchor,
+      }),
+      ...ticks.flatMap(([share, text]) => tickParts(text, x, at(index, share)[1], index > 0, index > 0 && last)),
     ];
   }
+}
+
+/**
+ * The words at a tick; where lines may run through them, on a ground that covers the lines.
+ * @param {string} text
+ * @param {number} x
+ * @param {number} y
+ * @param {boolean} covers
+ * @param {boolean} onRight
+ */
+function tickParts(text, x, y, covers, onRight) {
+  if (onRight) return [svgText(text, x + 6, y + 3.5, { class: "tick" })];
+  const words = svgText(text, x - 6, y + 3.5, { class: "tick", "text-anchor": "end" });
+  const wide = labelWidth(text) + 6;
+  const ground = createSvg("rect", { class: "label-ground", x: x - 3 - wide, y: y - 7, width: wide, height: 14, rx: 3 });
+  return covers ? [ground, words] : [words];
 }

@@ -19,7 +19,7 @@ import {
   valueNode,
 } from "./panels_and_tables.js";
 import { showParallelCoordinates } from "./parallel_coordinates.js";
-import { findTrial, showTrials, trialLines } from "./trials.js";
+import { bestTrials, findTrial, showTrials, trialLines } from "./trials.js";
 
 function showHeader() {
   byId("question").textContent = showInvisible(sweep.name);
@@ -57,15 +57,21 @@ function showBest() {
   }
   const values = tunedKeys().map((key) => `${shortKey(key)} ${formatTunedValue(ownValue(best.overrides, key))}`);
   const value = createHtml("b", {}, valueNode(best.value, formatOrDash(best.value)));
+  const settings = values.join(", ");
+  const tied = bestTrials.length > 1;
   const lines = [
     createHtml(
       "p",
       { class: "answer" },
       `${withSpaces(sweep.metric)} `,
       value,
-      values.length ? ` with ${values.join(", ")}` : "",
+      tied ? `: ${pluralize(bestTrials.length, "trial")} tie` : settings && ` with ${settings}`,
     ),
   ];
+  if (tied)
+    lines.push(
+      createHtml("p", { class: "note" }, `The commands are those of one of them${settings && `, with ${settings}`}.`),
+    );
   if (best.command) lines.push(commandNode(best.command));
   if (best.directory) lines.push(commandNode(mapsCommand(best.directory, best.trust)));
   byId("best-trial").append(...lines);

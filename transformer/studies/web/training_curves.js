@@ -13,6 +13,14 @@ import { addPanel, createChooser } from "./panels_and_tables.js";
 const CURVE_LOG_RATIO = 6;
 const bandOptions = { metric: "", logarithmic: false };
 
+/**
+ * The scale of training steps; that of one evaluation alone begins with training, not beside it.
+ * @param {number[]} steps
+ * @param {number} count
+ */
+const stepScale = (steps, count) =>
+  linearScale(new Set(steps).size > 1 ? steps : [0, ...steps], count, { tight: true });
+
 export function showTrainingCurves() {
   const metrics = [...new Set(ablation.arms.flatMap(({ bands }) => Object.keys(bands ?? {})))].filter((metric) =>
     ablation.arms.some(({ bands }) => ownValue(bands, metric)?.steps.length),
@@ -31,7 +39,7 @@ export function showTrainingCurves() {
     height: 300,
     look: () => ({
       series: bandSeries(({ bands }) => ownValue(bands, bandOptions.metric)),
-      xScale: (steps) => linearScale(steps, 5, { tight: true }),
+      xScale: (steps) => stepScale(steps, 5),
       xName: "step",
       yName: title(),
       logarithmic: bandOptions.logarithmic,
@@ -88,6 +96,8 @@ export function showPerformanceProfiles() {
       xScale: (values) => linearScale(values, 5, { tight: true }),
       xName: metric,
       yName: "share of runs",
+      // From one value of a run to the next nothing changes: of "at least x" the share falls right behind a value.
+      stepped: ablation.direction === "minimize" ? "after" : "before",
       logarithmic: false,
     }),
   });
@@ -119,7 +129,7 @@ export function showHeadStatistics() {
         height: 200,
         look: () => ({
           series: bandSeries(({ heads }) => ownValue(ownValue(heads, statistic), site)),
-          xScale: (steps) => linearScale(steps, 3, { tight: true }),
+          xScale: (steps) => stepScale(steps, 3),
           xName: "step",
           yName: showInvisible(statistic),
           logarithmic: false,

@@ -27,11 +27,15 @@ const rankedTrials = sweep.trials.filter(
   ({ value, state }) => isNumber(value) && state !== "diverged" && state !== "failed",
 );
 export const metricValues = rankedTrials.map(({ value }) => value);
+/** @type {number[]} The best first. */
+const valueOrder = [...metricValues].sort((a, b) => (lowerIsBetter ? a - b : b - a));
+const numBetterThanWorst = valueOrder.indexOf(valueOrder[valueOrder.length - 1]);
+/** The rank of each trial, from 0 of the best to 1 of the worst: trials that tie share one, and so one color. */
 export const trialRanks = new Map(
-  [...rankedTrials]
-    .sort((a, b) => (lowerIsBetter ? a.value - b.value : b.value - a.value))
-    .map(({ name }, index, all) => [name, all.length > 1 ? index / (all.length - 1) : 0]),
+  rankedTrials.map(({ name, value }) => [name, valueOrder.indexOf(value) / Math.max(1, numBetterThanWorst)]),
 );
+/** The trials that have the best value. */
+export const bestTrials = rankedTrials.filter(({ value }) => value === valueOrder[0]);
 /** @type {string | null} The name of the trial that is read. */
 let selectedTrial = null;
 
@@ -40,7 +44,7 @@ let selectedTrial = null;
  * @param {Trial} trial
  */
 const trialColor = ({ name }) =>
-  trialRanks.has(name) ? cssColor((1 - 0.85 * (trialRanks.get(name) ?? 0)) ** 2) : null;
+  trialRanks.has(name) ? cssColor((1 - 0.7 * (trialRanks.get(name) ?? 0)) ** 2) : null;
 
 /** @param {string | null} name */
 export const findTrial = (name) => sweep.trials.find((trial) => trial.name === name);
@@ -52,7 +56,7 @@ export const findTrial = (name) => sweep.trials.find((trial) => trial.name === n
  */
 function trialLine(trial, places) {
   const ranked = trialRanks.has(trial.name) ? "ranked" : "unranked";
-  const kind = `trial ${ranked} ${showInvisible(trial.state)}${trial.name === sweep.best ? " best" : ""}`;
+  const kind = `trial ${ranked} ${showInvisible(trial.state)}${bestTrials.includes(trial) ? " best" : ""}`;
   const d = `M${places.map((place) => place.map((part) => part.toFixed(1)).join(" ")).join("L")}`;
   return createSvg("path", { class: kind, d, "data-trial": trial.name, stroke: trialColor(trial) });
 }

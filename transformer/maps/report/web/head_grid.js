@@ -1,6 +1,6 @@
 // The head grid: every head of one site on one example, a row of thumbnails a layer.
 
-import { createHtml, find, focusChild, focusedChild } from "../../../pages/dom.js";
+import { createHtml, find, focusChild, focusedChild, pressOne } from "../../../pages/dom.js";
 import { paintPlane } from "./canvas_pixels.js";
 import { describeRole, roleBadge, roleOf } from "./head_roles.js";
 import { data } from "./page_data.js";
@@ -9,7 +9,8 @@ import { goldAlignmentWeight } from "./tokens.js";
 /** @import { HeadMap } from "./map_data.js" */
 /** @import { GridCell, HeadView, ViewState } from "./types.js" */
 
-const THUMBNAIL = { width: 150, height: 180 }; // pixels of the screen, at most
+// Pixels of the screen: a thumbnail is at most so wide and as high as all layers' share of the depth, within these.
+const THUMBNAIL = { width: 300, depth: 640, lowest: 180, highest: 320 };
 /** @type {{ name: string, cells: GridCell[] } | null} */
 let headGrid = null;
 
@@ -38,11 +39,14 @@ export function drawHeadGrid(place, shown, state, choose) {
       button.title = label;
       button.setAttribute("aria-label", label);
     }
-    const pressed = String(layer === state.layer && head === state.head);
-    if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
     if (bar.hidden !== (share === null)) bar.hidden = share === null;
     if (share !== null) find(bar, "span").style.width = formatPercent(Math.min(1, share));
   }
+  const chosen = headGrid.cells.findIndex(({ layer, head }) => layer === state.layer && head === state.head);
+  pressOne(
+    headGrid.cells.map(({ button }) => button),
+    chosen,
+  );
 }
 
 /**
@@ -55,7 +59,8 @@ function buildHeadGrid(place, at, plane, choose) {
   const site = data.sites[at];
   place.style.setProperty("--heads", String(site.heads.length));
   const room = (place.clientWidth - 34) / site.heads.length - (site.heads.length > 12 ? 4 : 8);
-  const [width, height] = thumbnailSize(Math.min(room, THUMBNAIL.width), plane.queries, plane.keys);
+  const depth = Math.min(THUMBNAIL.highest, Math.max(THUMBNAIL.lowest, THUMBNAIL.depth / site.layers.length));
+  const [width, height] = thumbnailSize([Math.min(room, THUMBNAIL.width), depth], plane.queries, plane.keys);
   place.classList.toggle("dense", width < 60);
   const children = [createHtml("span")];
   const short = width < 46;
@@ -99,12 +104,12 @@ function buildHeadGrid(place, at, plane, choose) {
 
 /**
  * Whole pixels of the screen a cell where there is room: no row looks thicker than another.
- * @param {number} room
+ * @param {[number, number]} room
  * @param {number} queries
  * @param {number} keys
  */
-function thumbnailSize(room, queries, keys) {
-  const cell = Math.min(room / Math.max(keys, 1), THUMBNAIL.height / Math.max(queries, 1));
+function thumbnailSize([room, depth], queries, keys) {
+  const cell = Math.min(room / Math.max(keys, 1), depth / Math.max(queries, 1));
   const whole = cell >= 2 ? Math.floor(cell) : cell;
   // Few positions beside many are drawn out, as in the large head.
   /** @param {number} count */

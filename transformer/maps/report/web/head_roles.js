@@ -106,13 +106,64 @@ function simplerRuleText([rule, number]) {
 }
 
 /**
- * The numbers that support a role.
- * @param {RoleEvidence} evidence
+ * What a head does without its numbers: what that is called, and a sentence in two parts, of which the first says what
+ * the name says.
+ * @param {HeadRole} entry
  */
-function evidenceText({ kind, weight, uniform, rows }) {
-  if (kind.role === "alignment") return `${weight}% of ${pluralize(rows, "aligned row")} right (chance: ${uniform}%)`;
-  const share = kind.role === "position" ? "in common with what position foretells" : "of its weight";
-  return `${weight}% ${share} (uniform: ${uniform}%) in ${pluralize(rows, "row")}`;
+function roleWords(entry) {
+  const { role, plays, evidence, simplerRules } = entry;
+  const [first] = evidence;
+  if (!first) return { name: "none of these", lead: "", does: "has too few rows to classify" };
+  const near = `“${fillRoleText(first.kind.name, entry)}”`;
+  if (role === AMBIGUOUS) {
+    const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
+    return { name: role.name, lead: `${role.name}: `, does: `${near}${others}; either way` };
+  }
+  if (plays) return { name: fillRoleText(first.kind.name, entry), lead: "", does: `${fillRoleText(first.kind.does, entry, first.band)}:` };
+  if (role) return { name: role.name, lead: `${role.name}, `, does: "as if over" };
+  return { name: "none of these", lead: "none of these; ", does: `nearest ${near}${describeBand(first.band)}:` };
+}
+
+/**
+ * What is measured of the words of `roleWords`, "" of heads with too few rows.
+ * @param {HeadRole} entry
+ * @param {(measured: (entry: HeadRole) => number) => string} number A measured number of one head or of several, in words.
+ */
+function measuredText({ role, evidence: [first] }, number) {
+  if (!first) return "";
+  if (role === NEAR_UNIFORM) return `${number((entry) => entry.uniformity)}% of the keys it sees`;
+  const weight = `${number(({ evidence }) => evidence[0].weight)}%`;
+  const uniform = `${number(({ evidence }) => evidence[0].uniform)}%`;
+  const rows = number(({ evidence }) => evidence[0].rows);
+  return evidenceText(first.kind, weight, uniform, rows);
+}
+
+/**
+ * The numbers that support a role, in words.
+ * @param {RoleKind} kind
+ * @param {string} weight
+ * @param {string} uniform
+ * @param {string} rows
+ */
+function evidenceText({ role }, weight, uniform, rows) {
+  const counted = rows === "1" ? "row" : "rows";
+  if (role === "alignment") return `${weight} of ${rows} aligned ${counted} right (chance: ${uniform})`;
+  const share = role === "position" ? "in common with what position foretells" : "of its weight";
+  return `${weight} ${share} (uniform: ${uniform}) in ${rows} ${counted}`;
+}
+
+/**
+ * The second of a head's roles, or of those nearest to it, with its numbers; "" if there is none.
+ * @param {HeadRole} entry
+ */
+function secondRoleText(entry) {
+  const { role, plays, evidence } = entry;
+  if (role === AMBIGUOUS || !evidence.length) return "";
+  const [start, others] = plays ? ["; also ", evidence.slice(1)] : role ? ["; nearest ", evidence] : ["; and ", evidence.slice(1)];
+  if (!others.length) return "";
+  const [{ kind, band, weight, uniform, rows }] = others;
+  const numbers = evidenceText(kind, `${weight}%`, `${uniform}%`, formatNumber(rows));
+  return `${start}“${fillRoleText(kind.name, entry)}”${describeBand(band)}: ${numbers}`;
 }
 
 /**
@@ -120,22 +171,10 @@ function evidenceText({ kind, weight, uniform, rows }) {
  * @param {HeadRole} entry
  */
 export function describeRole(entry) {
-  const { role, plays, evidence, uniformity, simplerRules } = entry;
-  const [first, second] = evidence;
-  /** @param {RoleEvidence} one */
-  const named = (one) => `“${fillRoleText(one.kind.name, entry)}”${describeBand(one.band)}: ${evidenceText(one)}`;
-  if (!first) return "has too few rows to classify";
-  if (role === AMBIGUOUS) {
-    const others = simplerRules.map((each) => `, or ${simplerRuleText(each)}`).join("");
-    return `ambiguous here: “${fillRoleText(first.kind.name, entry)}”${others}; either way ${evidenceText(first)}${distanceText(entry)}`;
-  }
-  if (plays) {
-    const also = second ? `; also ${named(second)}` : "";
-    return `${fillRoleText(first.kind.does, entry, first.band)}: ${evidenceText(first)}${onsetText(entry)}${also}${distanceText(entry)}`;
-  }
-  const nearest = `nearest ${named(first)}${second ? `, and ${named(second)}` : ""}`;
-  const start = role === NEAR_UNIFORM ? `near uniform, as if over ${uniformity}% of the keys it sees` : "none of these";
-  return `${start}; ${nearest}${distanceText(entry)}`;
+  const { lead, does } = roleWords(entry);
+  if (!entry.evidence.length) return does;
+  const measured = measuredText(entry, (value) => formatNumber(value(entry)));
+  return `${lead}${does} ${measured}${entry.plays ? onsetText(entry) : ""}${secondRoleText(entry)}${distanceText(entry)}`;
 }
 
 /**
@@ -170,17 +209,24 @@ export const siteLabel = (site) => site.name.replace("/", " · ");
  */
 export function renderRoles(choose) {
   byId("roles-note").textContent = rolesNote();
-  const kinds = [...data.roles.kinds, AMBIGUOUS, NEAR_UNIFORM, null].filter((kind) => headRoles.some(({ role }) => role === kind));
-  byId("roles-by-kind").replaceChildren(...kinds.map((kind) => roleRow(kind, choose)));
-  const told = kinds.flatMap((kind) => headsWithRole(kind).map((entry) => headSentence(entry, choose)));
-  byId("roles-by-head").replaceChildren(...told);
-  addArrowNavigation(byId("roles-by-kind"));
-  addArrowNavigation(byId("roles-by-head"));
+  byId("role-groups").replaceChildren(...groupHeads().map((group) => roleGroup(group, choose)));
+  addArrowNavigation(byId("role-groups"));
   const rules = [...data.roles.kinds, AMBIGUOUS, NEAR_UNIFORM].map((kind) => [
     createHtml("dt", {}, fillRoleText(kind.name, headRoles[0])),
     createHtml("dd", {}, roleDefinition(kind, headRoles[0])),
   ]);
   byId("role-rules").replaceChildren(...rules.flat());
+}
+
+/** The heads whose sentences are equal but for their numbers, by role; those of none last. */
+function groupHeads() {
+  const kinds = [...data.roles.kinds, AMBIGUOUS, NEAR_UNIFORM, null];
+  return kinds.flatMap((kind) => [
+    ...Map.groupBy(
+      headRoles.filter(({ role }) => role === kind),
+      (entry) => roleWords(entry).does,
+    ).values(),
+  ]);
 }
 
 /** On what the roles rest. */
@@ -195,7 +241,8 @@ function rolesNote() {
   const columnsPercent = Math.round(100 * (columns?.minScore ?? data.roles.minScore));
   return (
     `Read ${where}. A head has a role if the weight that it puts on the named keys is at least ${percent}% of the way ` +
-    `from uniform weight to all of its weight (keys that are the same for all queries: ${columnsPercent}%).`
+    `from uniform weight to all of its weight (keys that are the same for all queries: ${columnsPercent}%). ` +
+    "A head’s percentage is what its sentence measures."
   );
 }
 
@@ -233,38 +280,42 @@ function roleDefinition(kind, entry) {
 }
 
 /**
- * The heads of a role, the clearest first; of none in their own order.
- * @param {RoleKind | null} kind
- */
-const headsWithRole = (kind) =>
-  headRoles.filter(({ role }) => role === kind).sort((a, b) => (kind?.does ? b.evidence[0].score - a.evidence[0].score : 0));
-
-/**
- * @param {RoleKind | null} kind
+ * One sentence, once, and the heads that it is of.
+ * @param {HeadRole[]} entries
  * @param {Choose} choose
  */
-function roleRow(kind, choose) {
-  const entries = headRoles.filter(({ role }) => role === kind);
+function roleGroup(entries, choose) {
+  const [first] = entries;
   const chips = data.sites.flatMap((site, index) => {
     const own = entries.filter((entry) => entry.site === index);
     if (!own.length) return [];
     const name = data.sites.length > 1 ? [createHtml("span", { class: "of-site" }, siteLabel(site))] : [];
-    return [createHtml("span", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
+    return [createHtml("div", { class: "heads-of-site" }, ...name, ...own.map((entry) => headChip(entry, choose)))];
   });
-  const badge = kind ? kind.badge || "±k" : "–";
-  const name = kind ? fillRoleText(kind.name, entries[0]) : "none of these";
+  const { name, does } = roleWords(first);
+  const measured = measuredText(first, (value) => numberRange(entries.map(value)));
+  const badge = first.role ? "badge" : "badge none";
   return createHtml(
     "div",
-    { class: "kind-row", title: kind && roleDefinition(kind, entries[0]) },
-    createHtml("span", { class: kind ? "badge" : "badge none" }, badge),
+    { class: "role-group", title: first.role && roleDefinition(first.role, first) },
+    createHtml("span", { class: badge }, roleBadge(first)),
     createHtml(
       "div",
       {},
-      createHtml("b", {}, name),
-      createHtml("span", { class: "count" }, ` ${entries.length} `),
+      createHtml("p", {}, createHtml("b", {}, name), createHtml("span", { class: "count" }, ` ${entries.length}`)),
+      createHtml("p", { class: "role-sentence" }, `${does} ${measured}`.trim()),
       ...chips,
     ),
   );
+}
+
+/**
+ * "8", or "8–11" of heads that differ.
+ * @param {number[]} values
+ */
+function numberRange(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)].map((value) => formatNumber(value));
+  return least === most ? most : `${least}–${most}`;
 }
 
 /**
@@ -273,36 +324,16 @@ function roleRow(kind, choose) {
  */
 function headChip(entry, choose) {
   const site = data.sites[entry.site];
-  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name} ${describeRole(entry)}`;
-  const far = entry.role && !entry.role.badge ? ` (${signedDistance(entry.evidence[0])})` : "";
+  const percent = entry.role === NEAR_UNIFORM ? entry.uniformity : entry.evidence[0]?.weight;
+  const words = `head ${headName(site, entry.layer, entry.head)} of ${site.name}: ${describeRole(entry)}`;
   const button = createHtml(
     "button",
     { type: "button", class: "head-chip", tabindex: -1, title: words, "aria-label": words },
-    headName(site, entry.layer, entry.head) + far,
+    headName(site, entry.layer, entry.head),
+    ...(percent === undefined ? [] : [createHtml("span", { class: "head-weight" }, ` ${percent}%`)]),
   );
   button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
   entry.chip = button;
-  return button;
-}
-
-/**
- * One head in its sentence, a door to it.
- * @param {HeadRole} entry
- * @param {Choose} choose
- */
-function headSentence(entry, choose) {
-  const site = data.sites[entry.site];
-  const of = data.sites.length > 1 ? ` of ${siteLabel(site)}` : "";
-  const badge = createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry));
-  const name = createHtml("b", {}, `Head ${headName(site, entry.layer, entry.head)}`);
-  const button = createHtml(
-    "button",
-    { type: "button", class: "told-head", tabindex: -1 },
-    badge,
-    createHtml("span", {}, name, `${of} ${describeRole(entry)}.`),
-  );
-  button.addEventListener("click", () => choose({ site: entry.site, layer: entry.layer, head: entry.head }));
-  entry.sentence = button;
   return button;
 }
 
@@ -326,32 +357,26 @@ export function addArrowNavigation(box) {
   });
 }
 
-/** @type {HeadRole | null | undefined} */
+/** @type {HeadRole | null} */
 let selectedRole = null;
 
 /**
- * Mark the chosen head, and bring its sentence into sight in its own box.
+ * Mark the chosen head, and say beside its map what it does.
  * @param {ViewState} state
  */
 export function selectRole({ site, layer, head }) {
   const entry = roleOf(site, layer, head);
   if (entry === selectedRole) return;
-  /**
-   * @param {HeadRole | null | undefined} each
-   * @param {boolean} chosen
-   */
-  const mark = (each, chosen) => {
-    for (const element of each ? [each.chip, each.sentence] : []) {
-      if (!element) continue;
-      element.setAttribute("aria-pressed", String(chosen));
-      element.tabIndex = chosen ? 0 : -1;
-    }
-  };
-  mark(selectedRole, false);
-  mark(entry, true);
+  const focused = selectedRole?.chip && selectedRole.chip === document.activeElement;
+  for (const each of [selectedRole, entry]) {
+    if (!each?.chip) continue;
+    each.chip.setAttribute("aria-pressed", String(each === entry));
+    each.chip.tabIndex = each === entry ? 0 : -1;
+  }
+  if (focused) entry.chip?.focus({ preventScroll: true });
   selectedRole = entry;
-  const box = byId("roles-by-head");
-  if (!entry.sentence) return;
-  const [top, height] = [entry.sentence.offsetTop, entry.sentence.offsetHeight];
-  if (top < box.scrollTop || top + height > box.scrollTop + box.clientHeight) box.scrollTop = top - 4;
+  byId("chosen-role").replaceChildren(
+    createHtml("span", { class: entry.role ? "badge" : "badge none" }, roleBadge(entry)),
+    ` ${describeRole(entry)}.`,
+  );
 }

@@ -2,7 +2,7 @@
 
 import { byId, createHtml, find, ownValue } from "../../../pages/dom.js";
 import { redrawFigure } from "../../../pages/figure.js";
-import { formatNumber, showInvisible, withSpaces } from "../../../pages/formatting.js";
+import { formatNumber, showInvisible, truncate, withSpaces } from "../../../pages/formatting.js";
 import { addLineChart } from "../../../pages/line_chart.js";
 import { legendKey, MARKER_SHAPES } from "../../../pages/markers_and_legends.js";
 import { linearScale } from "../../../pages/scales.js";
@@ -22,16 +22,29 @@ export function addMetricCurves(jump) {
   /** @param {string} name */
   const family = (name) =>
     names.find((other) => other !== name && /^[_/]/.test(name.slice(other.length)) && name.startsWith(other));
-  const main = names.filter((name) => !family(name));
-  const parts = names.filter(family);
-  const once = main.filter((name) => Object.values(data.curves[name]).every((points) => points.length === 1));
+  /** @param {string} name */
+  const isOnce = (name) => Object.values(data.curves[name]).every((points) => points.length === 1);
+  const once = names.filter((name) => isOnce(name) && !family(name));
+  const main = names.filter((name) => !family(name) && !isRarelyNeeded(name) && !once.includes(name));
+  const parts = names.filter((name) => !main.includes(name) && !once.includes(name));
   showSingleValues(once);
-  for (const name of main.filter((each) => !once.includes(each))) addMetricCurve(byId("curves"), name, jump);
+  for (const name of main) addMetricCurve(byId("curves"), name, jump);
   const more = byId("more-curves");
   more.hidden = !parts.length;
-  find(more, "summary").textContent = `${parts.length} more, by group`;
+  const said = parts.map((name) => name.replaceAll("_", " ")).join(", ");
+  find(more, "summary").textContent = `${parts.length} more: ${truncate(showInvisible(said), 120)}`;
   for (const name of parts) addMetricCurve(find(more, ".curves"), name, jump);
   more.addEventListener("toggle", () => metricCharts.slice(-parts.length).forEach((figure) => redrawFigure(figure)));
+}
+
+/**
+ * Whether few look at a metric: how fast a run was, and skipped updates where none was skipped.
+ * @param {string} name
+ */
+function isRarelyNeeded(name) {
+  if (name === "skipped_updates")
+    return Object.values(data.curves[name]).every((points) => points.every(([, value]) => value === 0));
+  return ["flops_per_step", "batch_wait", "steps_per_second", "mfu"].includes(name);
 }
 
 /**

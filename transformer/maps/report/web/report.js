@@ -10,6 +10,7 @@ import {
   inputById,
   onResize,
   placeTooltip,
+  pressOne,
   renderSegments,
   showError,
 } from "../../../pages/dom.js";
@@ -31,6 +32,7 @@ import { weightScale } from "./canvas_pixels.js";
 import { missingDataText, poolingText, runFacts, showReading } from "./captions.js";
 import { initComparison, showComparison, toggleComparison } from "./comparison.js";
 import { showConfig } from "./config_table.js";
+import { reportFrameHeight } from "./frame_height.js";
 import { addHeadAblation, showKnockOut } from "./head_ablation.js";
 import { EXPORT_ACTIONS, valueName } from "./head_export.js";
 import { drawHeadGrid, numberedName } from "./head_grid.js";
@@ -114,8 +116,8 @@ function renderMaps(shown) {
   const layer = numberedName("layer", site.layers[state.layer]);
   const suffix = shown.titleSuffix ? [createHtml("span", { class: "title-suffix" }, ` · ${shown.titleSuffix}`)] : [];
   byId("detail-title").replaceChildren(`${layer} · ${head}`, ...suffix);
-  byId("gold-alignments-toggle").hidden = !site.goldAlignments || shown.detail.pooled || state.lines;
-  inputById("gold-alignments").checked = state.goldAlignments;
+  byId("detail-title").title = byId("detail-title").textContent ?? "";
+  renderGoldAlignmentsToggle(shown);
   const gridWords = poolingText(shown.gridMap(0, 0), shown.signed);
   const bar = site.goldAlignments && !shown.signed && !gridWords ? "bar: weight on gold alignments" : "";
   byId("head-grid-note").textContent = [site.name, bar, gridWords].filter(Boolean).join("; ");
@@ -145,6 +147,25 @@ function renderMaps(shown) {
   ];
   highlightPosition = (query, key) => parts.forEach((part) => part(query, key));
   highlightPosition(...focusedPosition());
+}
+
+/**
+ * Gold alignments can be asked for where a site of the page has some; here it says why they are not drawn.
+ * @param {HeadView} shown
+ */
+function renderGoldAlignmentsToggle({ site, detail }) {
+  const why = !site.goldAlignments
+    ? "This site has no gold alignments."
+    : detail.pooled
+      ? "Gold alignments are not drawn on a pooled map."
+      : state.lines
+        ? "Gold alignments are drawn on the map alone."
+        : "";
+  const [toggle, box] = [byId("gold-alignments-toggle"), inputById("gold-alignments")];
+  toggle.hidden = data.sites.every(({ goldAlignments }) => !goldAlignments);
+  toggle.title = why;
+  box.disabled = why !== "";
+  box.checked = state.goldAlignments && !why;
 }
 
 /**
@@ -197,9 +218,7 @@ function renderControls() {
   byId("step-shown").textContent = `step ${formatNumber(data.steps[state.step])}`;
   byId("step").setAttribute("aria-valuetext", `step ${data.steps[state.step]}`);
   inputById("example").value = String(state.example);
-  [...byId("sites").children].forEach((button, index) =>
-    button.setAttribute("aria-pressed", String(index === state.site)),
-  );
+  pressOne([...byId("sites").querySelectorAll("button")], state.site);
   for (const figure of metricCharts) markFigure(figure, data.steps[state.step]);
   showComparison(state);
   showValueWeighting(state);
@@ -404,4 +423,5 @@ function chooseSplit(split) {
 buildPage();
 readAddress();
 addListeners();
+reportFrameHeight();
 render();

@@ -94,7 +94,6 @@ export interface HeadRole {
   uniformity: number;
   simplerRules: [string, number][];
   chip?: HTMLElement;
-  sentence?: HTMLElement;
 }
 
 export interface StatisticsTable {
