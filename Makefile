@@ -64,7 +64,7 @@ hf: ## compare every key of config.json with transformers, in an environment of 
 	test -x .hf/bin/python || $(PYTHON) -m venv .hf
 	.hf/bin/python -m pip install --quiet torch==2.13.0 transformers==5.24.0 numpy==2.4.6
 	rm -rf .hf/sweep
-	.hf/bin/python tests/golden/sweep_logits.py .hf/sweep $(CASES)
+	.hf/bin/python tests/golden/make_sweep_logits.py .hf/sweep $(CASES)
 	$(PYTHON) -m tests.golden.compare_sweep .hf/sweep
 
 bench: ## measure what the loop, head statistics and maps add to the demo's bare step

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.golden.compare_sweep FOLDER
 
-It reads what tests/golden/sweep_logits.py wrote, prints every variation that is read as another model or ends in a
+It reads what tests/golden/make_sweep_logits.py wrote, prints every variation that is read as another model or ends in a
 traceback, and writes the counts to tests/records/hugging_face_sweep.md.
 """
 
@@ -49,7 +49,7 @@ class Sweep:
     """The variations of one case, with a folder for each set of shapes.
 
     Args:
-        file: The file of sweep_logits.py.
+        file: The file of make_sweep_logits.py.
         folder: Where model folders are written.
     """
 

@@ -3,7 +3,7 @@
 It runs in the environment of README.md and writes a folder that tests/golden/compare_sweep.py reads: for each case of
 make_config_sweep.py a file with its variations, and with every array once.
 
-    .hf/bin/python tests/golden/sweep_logits.py FOLDER [case ...]
+    .hf/bin/python tests/golden/make_sweep_logits.py FOLDER [case ...]
 """
 
 import json
