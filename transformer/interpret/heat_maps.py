@@ -131,9 +131,9 @@ def _draw(figure: HeatMap) -> str:
     limit = _largest(figure.values_RxC)
     parts = [_text(MARGIN, 19, figure.title, weight=600, size=14)] if figure.title else []
     for column, name in enumerate(figure.columns):
-        x, shown = left + cell_width * (column + 0.5), _shorten(name, head if upright else cell_width)
+        x, label = left + cell_width * (column + 0.5), _shorten(name, head if upright else cell_width)
         turn = f' transform="rotate(-90 {x + 4:.1f} {top - 6:.1f})"' if upright else ""
-        parts.append(_text(x + 4 if upright else x, top - 6, shown, "start" if upright else "middle", attributes=turn))
+        parts.append(_text(x + 4 if upright else x, top - 6, label, "start" if upright else "middle", attributes=turn))
     for row, name in enumerate(figure.rows):
         y = top + CELL_HEIGHT * row
         parts.append(_text(left - MARGIN, y + 16, _shorten(name, left - MARGIN), "end"))
@@ -142,9 +142,9 @@ def _draw(figure: HeatMap) -> str:
             words = "" if figure.words is None else f"{figure.words[row][column]}, "
             hint = f"{name}, {figure.columns[column]}: {words}{_number(value, 4)}"
             cell = f'<rect x="{x:.1f}" y="{y}" width="{cell_width:.1f}" height="{CELL_HEIGHT}" fill="rgb{color}"/>'
-            shown = _shorten(texts[row][column], cell_width - 2)
+            cell_text = _shorten(texts[row][column], cell_width - 2)
             ink = "#fff" if sum(color) < 3 * 140 else "#1b1d24"
-            label = _text(x + cell_width / 2, y + 16, shown, "middle", fill=ink) if shown else ""
+            label = _text(x + cell_width / 2, y + 16, cell_text, "middle", fill=ink) if cell_text else ""
             parts.append(f"<g>{cell}{label}<title>{html.escape(hint)}</title></g>")
     parts.append(_scale(left, bottom + 12, figure.values_RxC, limit))
     return (

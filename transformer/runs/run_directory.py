@@ -411,17 +411,17 @@ class RunDirectory:
         handler.addFilter(_OncePerMessageFilter("transformer.attention"))
         root_logger, library_logger = logging.getLogger(), logging.getLogger("transformer")
         level, own_filter = library_logger.level, _LibraryLevelFilter(library_logger.getEffectiveLevel())
-        others = [other for other in root_logger.handlers if not isinstance(other, _LogFileHandler)]
-        for other in others:
-            other.addFilter(own_filter)
+        printing_handlers = [sink for sink in root_logger.handlers if not isinstance(sink, _LogFileHandler)]
+        for sink in printing_handlers:
+            sink.addFilter(own_filter)
         library_logger.setLevel(logging.INFO)
         root_logger.addHandler(handler)
         try:
             yield
         finally:
             root_logger.removeHandler(handler)
-            for other in others:
-                other.removeFilter(own_filter)
+            for sink in printing_handlers:
+                sink.removeFilter(own_filter)
             library_logger.setLevel(level)
             handler.close()
             lines.close()

@@ -157,9 +157,9 @@ class Tokenizer(abc.ABC):
     def warn_of_unknown_parts(self, texts: Sequence[str]) -> None:
         """Warn once of the parts of texts that have no token, if there are any."""
         if self.unk_id is not None and (parts := self.unknown_parts(texts)):
-            shown = ", ".join(map(repr, parts[:_SHOWN_PARTS])) + (" ..." if len(parts) > _SHOWN_PARTS else "")
+            parts_text = ", ".join(map(repr, parts[:_SHOWN_PARTS])) + (" ..." if len(parts) > _SHOWN_PARTS else "")
             (unknown,) = self.pieces([self.unk_id])
-            warnings.warn(f"the vocabulary lacks {shown}: the model reads {unknown} there", UnknownTextWarning, 3)
+            warnings.warn(f"the vocabulary lacks {parts_text}: the model reads {unknown} there", UnknownTextWarning, 3)
 
     def encode_masked(self, text: str) -> list[int]:
         """Encode a text in which the mask token's name, if there is one, stands for that token.
