@@ -118,8 +118,10 @@ def test_logits_maps_and_cached_steps_are_the_oracles(arrangement: Arrangement) 
     assert expected.logits[real].std() > 0.1
     close(logits[real], expected.logits[real], 1e-4)
     assert set(aux.maps) == set(SITES[family])
+    # T5's logits are not divided by a root of the depth: float32 rounds larger ones. In float64 all agree to 2e-14.
+    tolerance = 1e-4 if arrangement.options["positions"] is PositionEncoding.T5 else 2e-5
     for site in SITES[family]:
-        close(aux.maps[site].weights, expected.maps[site], 2e-5)
+        close(aux.maps[site].weights, expected.maps[site], tolerance)
     if family == "encoder":
         _, _, pooled = oracle.encoder(kind_of(config), exact(variables.params), TOKENS, lengths=LENGTHS, types=TYPES)
         assert pooled is not None

@@ -272,10 +272,10 @@ class Stack(NamedTuple):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """The sub-layers of block `index`, with norms and additions where the placement says."""
         found: dict[str, Any] = {}
-        factors = {
-            name: self.kind.residual_multiplier * block[f"{name}_residual"].get("layer_scale", {"scale": 1})["scale"]
-            for name in sublayers
+        scales = {
+            name: block.get(f"{name}_residual", {}).get("layer_scale", {"scale": 1})["scale"] for name in sublayers
         }
+        factors = {name: self.kind.residual_multiplier * scale for name, scale in scales.items()}
         if self.kind.norm_placement.startswith("parallel"):
             first = x
             for name, function in sublayers.items():
