@@ -146,7 +146,7 @@ VISIONS = {  # Machado et al. 2009, linear RGB: all cones, no long ones, no midd
 
 @pytest.mark.parametrize(("scheme", "panel"), [("light", "#ffffff"), ("dark", "#171a20")])
 def test_the_colors_of_the_arms_are_told_apart(result, scheme, panel):
-    pairs = re.findall(r"--arm-\d: light-dark\((#\w{6}), (#\w{6})\);", render(result))
+    pairs = re.findall(r"--series-\d: light-dark\((#\w{6}), (#\w{6})\);", render(result))
     colors = [pair[scheme == "dark"] for pair in pairs]
     assert len(colors) == 8
     linear = np.array([linear_light(color) for color in (*colors, panel)])
