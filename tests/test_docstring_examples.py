@@ -143,6 +143,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     train(resolve_config(config), folder / "runs" / "demo")
     write_gpt2(folder / "gpt2-folder")
+    write_gpt2(folder / "chat-folder")
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+    (folder / "chat-folder" / "chat_template.jinja").write_text(template)
     return folder
 
 

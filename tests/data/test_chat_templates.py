@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from transformer.config import UserError
-from transformer.data.tokenizers import chat_template
+from transformer.data.tokenizers import chat_template, render_chat_template
 from transformer.data.tokenizers.chat_template import (
     ChatTemplate,
     load_chat_template,
@@ -221,3 +221,11 @@ def test_a_branch_of_a_run_keeps_the_template(tmp_path: Path) -> None:
     template.save(run)
     copy_tokenizer(run, branch)
     assert load_chat_template(branch) == template
+
+
+def test_a_template_is_rendered_with_its_variables_up_to_the_most_characters() -> None:
+    """In this process, without the limits of its own."""
+    template = render_chat_template.make_environment().from_string("{% for word in words %}{{ word }}{% endfor %}")
+    assert render_chat_template.render(template, {"words": ["a", "b"]}, 2) == "ab"
+    with pytest.raises(Exception, match="characters"):
+        render_chat_template.render(template, {"words": ["a", "b"]}, 1)

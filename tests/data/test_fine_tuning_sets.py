@@ -90,7 +90,7 @@ def test_sets_of_one_text_are_those_of_the_task_of_classification() -> None:
     ("problem", "name", "classes", "says"),
     [
         ("classification", "glue/COLA", (), "did you mean 'glue/CoLA'?"),
-        ("classification", "pairs.csv", (), "config.task.dataset='pairs.csv' is unknown: known: FILE.jsonl, FILE.tsv"),
+        ("classification", "pairs.xml", (), "config.task.dataset='pairs.xml' is unknown: known: FILE.csv, FILE.jsonl"),
         ("entailment", "glue/CoLA", (), "config.task.problem=entailment goes with files of your own alone, not with"),
         ("entailment", "pairs.tsv", (), "config.task.classes=() must be the labels of pairs.tsv"),
         ("choice", "choices.tsv", ("a",), "must be the columns of the answers of choices.tsv"),

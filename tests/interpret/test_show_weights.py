@@ -68,4 +68,4 @@ def test_the_code_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         exec(block, names)
     assert (tmp_path / "fox.html").is_file()
     (role,) = names["roles"]
-    assert (role.nearest, role.plays, role.score) == (Role.PREVIOUS_TOKEN, True, 1.0)
+    assert (role.role, role.plays, role.evidence[0].score) == (Role.PREVIOUS_TOKEN, True, 1.0)

@@ -68,7 +68,7 @@ def change(run: Path, key: str, value: Any) -> None:
     ("key", "value", "says"),
     [
         ("model.family", "retired", "config.model.family='retired' is unknown"),
-        ("model.family", "lab.retired", "config.model.family='lab.retired' is unknown"),
+        ("model.family", "lab.retired", "config.model.family='lab.retired': Python finds no module lab"),
         ("task.name", "retired", "config.task.name='retired' is unknown"),
         ("model.norm_placement", "retired", "config.model.norm_placement='retired' is unknown"),
         ("optimizer.algorithm", "retired", "config.optimizer.algorithm='retired' is unknown"),
