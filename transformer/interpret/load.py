@@ -345,7 +345,7 @@ class LoadedModel:
 
             model = transformer.load("chat-folder")
             messages = [{"role": "user", "content": "Name a color."}]
-            messages.append({"role": "assistant", "content": model.chat(messages, max_new_tokens=20)})
+            messages.append({"role": "assistant", "content": model.chat(messages, max_new_tokens=12)})
             ```
         """
         reader = _input_reader(self.experiment)
