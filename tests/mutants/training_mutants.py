@@ -11,8 +11,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/training/optimizer.py",
-        "matrices[path] = MuonDimensionNumbers(*sides)",
-        "matrices[path] = MuonDimensionNumbers(*sides[::-1])",
+        "{path: MuonDimensionNumbers(*sides) for",
+        "{path: MuonDimensionNumbers(*sides[::-1]) for",
         ("tests/training/test_optimizer.py",),
     ),
     Mutant(
@@ -167,8 +167,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/training/optimizer.py",
-        "if count > 1 or matches_any_pattern(path, _WIDTH_TO_FEATURES)}",
-        "if count > 0 or matches_any_pattern(path, _WIDTH_TO_FEATURES)}",
+        "if len(_width_sides(names)) > 1 or matches_any",
+        "if len(_width_sides(names)) > 0 or matches_any",
         ("tests/training/test_maximal_update.py",),
     ),
     Mutant(

@@ -351,7 +351,7 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
         UserError: If the model has no stacked layers.
     """
     shapes = {path: leaf.shape for path, leaf in leaves_by_path(model.functional.shapes()).items()}
-    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+    axes = _axes_by_path(model)
     stacks: dict[str, list[str]] = {}
     for path in shapes:
         stacks.setdefault(path.split("/")[0], []).append(path)
@@ -381,6 +381,17 @@ _WIDTH_AXES = (frozenset({"embed"}), frozenset({"feed_forward"}), frozenset({"he
 _WIDTH_TO_FEATURES = ("*/router/kernel", "*/noise/kernel", "*/shared_gate/kernel", f"*/{LORA_NAME}/down")
 
 
+def _axes_by_path(model: Model) -> dict[str, tuple[str | None, ...]]:
+    """Return the logical axes of each parameter."""
+    return leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
+
+
+def _width_sides(names: Sequence[str | None]) -> list[tuple[int, ...]]:
+    """Return the sides of an array that grow with the width, in their order, each as the numbers of its axes."""
+    sides = (tuple(axis for axis, name in enumerate(names) if name in group) for group in _WIDTH_AXES)
+    return sorted(side for side in sides if side)
+
+
 def width_rate_factors(model: Model) -> dict[str, float] | None:
     """Return the factor on Adam's learning rate for each parameter in the maximal update parametrization.
 
@@ -396,9 +407,12 @@ def width_rate_factors(model: Model) -> dict[str, float] | None:
     """
     if model.width_ratio == 1:
         return None
-    axes = leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple))
-    sides = {path: sum(not group.isdisjoint(names) for group in _WIDTH_AXES) for path, names in axes.items()}
-    scaled = {path for path, count in sides.items() if count > 1 or matches_any_pattern(path, _WIDTH_TO_FEATURES)}
+    axes = _axes_by_path(model)
+    scaled = {
+        path
+        for path, names in axes.items()
+        if len(_width_sides(names)) > 1 or matches_any_pattern(path, _WIDTH_TO_FEATURES)
+    }
     return {path: 1 / model.width_ratio if path in scaled else 1.0 for path in axes}
 
 
@@ -411,12 +425,8 @@ def hidden_matrices(model: Model) -> dict[str, MuonDimensionNumbers]:
     Raises:
         UserError: If the model has none.
     """
-    matrices = {}
-    for path, names in leaves_by_path(model.functional.axes(), lambda leaf: isinstance(leaf, tuple)).items():
-        sides = [tuple(axis for axis, name in enumerate(names) if name in group) for group in _WIDTH_AXES]
-        sides = sorted(side for side in sides if side)
-        if len(sides) == 2:
-            matrices[path] = MuonDimensionNumbers(*sides)
+    sides_by_path = {path: _width_sides(names) for path, names in _axes_by_path(model).items()}
+    matrices = {path: MuonDimensionNumbers(*sides) for path, sides in sides_by_path.items() if len(sides) == 2}
     if not matrices:
         raise UserError(
             "config.optimizer.algorithm=muon is for the matrices of attention and feed-forward networks, and this "
