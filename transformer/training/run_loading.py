@@ -35,7 +35,7 @@ from transformer.training.checkpoint_metadata import (
     refuse_change,
 )
 from transformer.training.compiled_evaluation import evaluation_view
-from transformer.training.config import ExperimentConfig, resolve_config
+from transformer.training.config import ExperimentConfig, apply_overrides, resolve_config
 from transformer.training.finite_checks import find_non_finite
 from transformer.training.parameter_averages import init_average
 from transformer.training.partitioning import single_device_placement
@@ -150,13 +150,7 @@ def open_run(
         if unknown:
             name = config["task"]["name"]
             raise UserError(f"{workdir} is a run of the task {name!r}, which has no {' or '.join(unknown)} to change")
-    config["task"] = {**config.get("task", {})}
-    for name, value in changes.items():
-        section, _, field = name.rpartition(".")
-        if section:
-            config["task"][section] = {**config["task"].get(section, {}), field: value}
-        else:
-            config["task"][field] = value
+        config = apply_overrides(config, {f"task.{name}": value for name, value in changes.items()})
     return RecordedRun(directory, resolve_config(config))
 
 
