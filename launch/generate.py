@@ -155,21 +155,15 @@ def render_chats(workdir: Path, experiment: "ExperimentConfig", texts: Sequence[
     Raises:
         UserError: If the run does not continue texts or has no chat template, or a text names a special token.
     """
-    from transformer.data.tokenizers.chat_template import (
-        load_chat_template,
-        refuse_special_tokens,
-        require_chat_template,
-    )
+    from transformer.data.tokenizers.chat_template import load_chat_template, write_prompts
     from transformer.tasks.registry import TASKS, task_name
 
     reader = TASKS[task_name(experiment.task)].input_reader
     if reader is None or not reader.chats:
         raise UserError(f"--chat is for language models: {workdir} is a run of {task_name(experiment.task)}")
-    template = require_chat_template(load_chat_template(workdir), str(workdir))
     opening = [] if system is None else [{"role": "system", "content": system}]
     conversations = [[*opening, {"role": "user", "content": text}] for text in texts]
-    refuse_special_tokens(reader.load_preprocessor(workdir), conversations)
-    return template.render(conversations, add_generation_prompt=True)
+    return write_prompts(load_chat_template(workdir), str(workdir), reader.load_preprocessor(workdir), conversations)
 
 
 def arrange_answers_by_line(texts: Sequence[str], answers: Sequence[str]) -> list[str]:

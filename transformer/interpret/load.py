@@ -21,8 +21,8 @@ from transformer.data.tokenizers.chat_template import (
     Message,
     load_chat_template,
     read_published_chat_template,
-    refuse_special_tokens,
     require_chat_template,
+    write_prompts,
 )
 from transformer.huggingface.convert import open_model_folder, read_config
 from transformer.interpret.activation_cache import ActivationCache, choose_names, compute_activations, token_losses
@@ -351,8 +351,7 @@ class LoadedModel:
         reader = _input_reader(self.experiment)
         if not reader.chats or reader.generate is None:
             raise UserError(f"{self.name} does not chat: name a language model")
-        refuse_special_tokens(self.preprocessor, [*messages, variables])
-        prompt = self.apply_chat_template(messages, **{**(variables or {}), "add_generation_prompt": True})
+        (prompt,) = write_prompts(self.chat_template, self.name, self.preprocessor, [messages], variables)
         request = PredictionRequest((prompt,), None, {"num_samples": 1, **decoding}, is_chat=True)
         (answer,) = reader.generate(self.experiment.task, self.view(), self.preprocessor, request)
         return answer

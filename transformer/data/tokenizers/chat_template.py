@@ -158,6 +158,30 @@ def refuse_special_tokens(tokenizer: Tokenizer, value: Any) -> None:
     check(value)
 
 
+def write_prompts(
+    template: ChatTemplate | None,
+    name: str,
+    tokenizer: Tokenizer,
+    conversations: Sequence[Sequence[Message]],
+    variables: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Write each conversation as the text that a model answers.
+
+    Args:
+        template: The chat template of the model.
+        name: The name of the model, for messages.
+        tokenizer: Its tokenizer.
+        conversations: The messages of each, oldest first. None may name a special token.
+        variables: What else the template reads.
+
+    Raises:
+        UserError: If the model has no chat template, a message names a special token, or as for `ChatTemplate.render`.
+    """
+    template = require_chat_template(template, name)
+    refuse_special_tokens(tokenizer, [*conversations, variables])
+    return template.render(conversations, **{**(variables or {}), "add_generation_prompt": True})
+
+
 def load_chat_template(directory: Path) -> ChatTemplate | None:
     """Load the chat template of a run; None if it has none.
 
