@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import UserError
-from transformer.storage.paths import parse_path
+from transformer.storage.disk_errors import refuse_unwritable_file
+from transformer.storage.paths import parse_path, storage_of
 
 # In pixels. A letter is as wide as in the sans-serif fonts of browsers, on average and rounded up.
 CELL_HEIGHT, LETTER_WIDTH, MARGIN, TITLE_HEIGHT, LEGEND_HEIGHT = 24, 7.2, 8, 28, 34
@@ -55,10 +56,8 @@ class HeatMap:
         file = parse_path(path)
         if file.suffix != ".svg":
             raise UserError(f"path={file} must end in .svg")
-        try:
-            file.write_text(self.svg, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"path={file} cannot be written: {error.strerror or error}") from error
+        with refuse_unwritable_file(file, "path"):
+            storage_of(file).replace(file.absolute(), self.svg.encode())
         print(f"Open this picture in a browser: {file}")
         return file
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import jax
 
 from transformer.attention.capture import Capture, CapturedAttention
-from transformer.config import UserError
 from transformer.maps.report.page import DEFAULT_BUDGET, write_page, write_report
 from transformer.maps.report.single_text import store_single_text
 from transformer.models.model import Variables
 from transformer.runs.run_directory import RunDirectory
-from transformer.storage.disk_errors import find_disk_error
+from transformer.storage.disk_errors import refuse_unwritable_file
 from transformer.storage.paths import parse_path
 from transformer.training.compiled_evaluation import evaluation_view
 from transformer.training.config import config_hash
@@ -58,12 +57,8 @@ class AttentionPage:
             UserError: If the file cannot be written.
         """
         file = Path(tempfile.mkdtemp(prefix="headwise-")) / "look.html" if path is None else parse_path(path)
-        try:
+        with refuse_unwritable_file(file, "page"):
             write_page(file.absolute(), self.html)
-        except OSError as error:
-            if find_disk_error(error) is not None:
-                raise
-            raise UserError(f"page={file} cannot be written: {error.strerror or error}") from error
         print(f"Open this page in a browser: {file.resolve()}")
         return dataclasses.replace(self, path=file.resolve())
 

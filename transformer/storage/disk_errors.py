@@ -53,6 +53,22 @@ def refuse_unusable_storage(path: str | os.PathLike[str], key: str = "--workdir"
         raise UserError(f"{key}={path} cannot be used: {error.strerror or error}{inside}") from error
 
 
+@contextlib.contextmanager
+def refuse_unwritable_file(path: str | os.PathLike[str], argument: str) -> Iterator[None]:
+    """Raise a UserError if a file cannot be written, but not if its disk is full or fails.
+
+    Args:
+        path: The file.
+        argument: The argument that names it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if find_disk_error(error) is not None:
+            raise
+        raise UserError(f"{argument}={path} cannot be written: {error.strerror or error}") from error
+
+
 def explain_disk_error(failure: OSError, what_for: str = "") -> str:
     """Describe a disk failure and its remedy in a line; `what_for` says why to start the command again."""
     file = os.fsdecode(failure.filename) if failure.filename is not None else "a disk"
