@@ -9,6 +9,11 @@ from typing import Any, TextIO
 _LAYOUT = "\n\t"
 
 
+def pluralize(number: int, noun: str) -> str:
+    """Return a number with its noun, as "1 line" or "1,200 lines"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def escape_control_characters(text: str, keep: str = "") -> str:
     r"""Escape all characters that control a terminal, as \x1b.
 

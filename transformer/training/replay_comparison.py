@@ -13,6 +13,7 @@ from transformer.runs.checkpoint import StoredCheckpoint
 from transformer.runs.checkpoint_files import named_leaves, to_stored_array
 from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory, RunStart, describe_environment
+from transformer.system.terminal import pluralize
 from transformer.training.metric_accumulator import depends_on_speed
 from transformer.training.state import TrainState
 
@@ -95,7 +96,7 @@ def _compare_lines(name: str, recorded: Mapping[int, Mapping], replayed: Mapping
         if unequal:
             differences[step] = max((difference, value_name) for value_name, difference in unequal.items())
     spans = f" (steps {steps[0]} to {steps[-1]})" if len(steps) > 1 else f" (step {steps[0]})" if steps else ""
-    what = f"{_count(len(steps), 'line')} of {name}{spans}"
+    what = f"{pluralize(len(steps), 'line')} of {name}{spans}"
     if not differences:
         return Comparison(what, len(steps))
     return Comparison(what, len(steps), len(differences), min(differences), *max(differences.values()))
@@ -144,7 +145,7 @@ def compare_state(checkpoint: StoredCheckpoint, state: TrainState) -> Comparison
     digests = compute_digests({name: to_stored_array(name, leaf) for name, leaf in leaves.items()})
     unequal = [name for name, digest in checkpoint.digests.items() if digests.get(name) != digest]
     restored = checkpoint.restore_leaves({name: leaves[name] for name in unequal if name in leaves})
-    what = f"the {_count(len(checkpoint.digests), 'array')} of the checkpoint of step {checkpoint.step}"
+    what = f"the {pluralize(len(checkpoint.digests), 'array')} of the checkpoint of step {checkpoint.step}"
     if not unequal:
         return Comparison(what, len(checkpoint.digests))
     differences = [
@@ -159,7 +160,7 @@ def compare_state(checkpoint: StoredCheckpoint, state: TrainState) -> Comparison
 def _compare_arrays(
     what: str, step: int, recorded: Mapping[str, np.ndarray], replayed: Mapping[str, np.ndarray]
 ) -> Comparison:
-    what = f"{_count(len(recorded), 'array')} of {what}"
+    what = f"{pluralize(len(recorded), 'array')} of {what}"
     differences = [
         (math.inf if name not in replayed else _array_difference(array, replayed[name]), name)
         for name, array in recorded.items()
@@ -235,10 +236,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{value['count']} x {value['kind']}"
     return str(value)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _join(parts: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from transformer.runs.jsonl_reading import MetricName
 from transformer.studies.run_listing.listing import Listing, StudySummary
 from transformer.studies.run_listing.run_summary import RunState, RunSummary
 from transformer.studies.run_listing.selection import ListedRuns, RunGroup, metric_value, short_keys
-from transformer.system.terminal import escape_control_characters
+from transformer.system.terminal import escape_control_characters, pluralize
 
 _STYLES = {
     RunState.RUNNING: "cyan",
@@ -127,17 +127,13 @@ def runs_table(listed: ListedRuns, width: int) -> rich.table.Table:
     for cells in zip(run_column.cells, *(column.cells for column in [*columns, *end]), strict=True):
         table.add_row(*cells)
     omitted = [
-        *([_count(num_omitted_metrics, "metric")] if num_omitted_metrics else []),
-        *([f"{_count(num_omitted_keys, 'config key')} in which the runs differ"] if num_omitted_keys else []),
+        *([pluralize(num_omitted_metrics, "metric")] if num_omitted_metrics else []),
+        *([f"{pluralize(num_omitted_keys, 'config key')} in which the runs differ"] if num_omitted_keys else []),
     ]
     if omitted:
         table.caption = f"without {' and '.join(omitted)}: see the page, or use a wider terminal"
         table.caption_justify = "left"
     return table
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _cell(text: str) -> rich.text.Text:

@@ -15,11 +15,10 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import parse_path, storage_of
 from transformer.storage.storage import FolderEntry
-from transformer.studies.run_listing.run_summary import RunFiles, RunState, RunSummary, read_run
+from transformer.studies.run_listing.run_summary import MAX_JSON_BYTES, RunFiles, RunState, RunSummary, read_run
 
 _MAX_DEPTH = 8  # of folders below the listed one
 _MAX_FOLDERS = 100_000
-_MAX_JSON_BYTES = 1 << 24
 _RUN_FILES = {"metrics.jsonl", "outcome.json", "attempts.jsonl", "environment.json", "checkpoints", "lock"}
 _FOLDERS_OF_RUNS = {"checkpoints", "maps", "tensorboard", "samples", "looks", "profile"}
 _OPEN_STATES = (RunState.RUNNING, RunState.STOPPED, RunState.UNREADABLE)
@@ -99,6 +98,11 @@ class Listing(NamedTuple):
     studies: Sequence[StudySummary]
     problems: Sequence[str]
     directions: Mapping[MetricName, Direction] = types.MappingProxyType({})
+
+    @property
+    def title(self) -> str:
+        """The name of the folder."""
+        return self.folder.resolve().name or str(self.folder)
 
     def metrics(self) -> list[MetricName]:
         """Return the metrics of all runs: those of validation, others, those of training; of each its loss first."""
@@ -232,7 +236,7 @@ def _is_run(path: Path, entries: Mapping[str, FolderEntry]) -> bool:
     if any(name in entries for name in _RUN_FILES):
         return True
     with contextlib.suppress(OSError, UserError):
-        return "task" in read_json_object(path / "config.json", _MAX_JSON_BYTES)
+        return "task" in read_json_object(path / "config.json", MAX_JSON_BYTES)
     return True
 
 
@@ -278,7 +282,7 @@ def _read_study(study: StudyFiles, runs: Sequence[RunSummary]) -> StudySummary:
 
 def _read_study_facts(study: StudyFiles) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
-        return read_json_object(study.path / "sweep.json", _MAX_JSON_BYTES), ()
+        return read_json_object(study.path / "sweep.json", MAX_JSON_BYTES), ()
     except (OSError, UserError) as error:
         return {}, (f"sweep.json cannot be read: {' '.join(str(error).split())[-100:]}",)
 
@@ -290,5 +294,5 @@ def _count_lines(study: StudyFiles) -> int:
         return 0
     with contextlib.suppress(OSError, UserError):
         path = study.path / "trials.jsonl"
-        return storage_of(path).read_range(path, 0, min(entry.num_bytes, _MAX_JSON_BYTES)).count(b"\n")
+        return storage_of(path).read_range(path, 0, min(entry.num_bytes, MAX_JSON_BYTES)).count(b"\n")
     return 0

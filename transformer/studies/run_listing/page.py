@@ -51,7 +51,7 @@ def render(listed: ListedRuns, group: Sequence[str] = (), *, version: str | None
         version: The version of a served page; None for a file.
     """
     return render_scripted_page(
-        f"{listed.listing.folder.resolve().name or listed.listing.folder} · runs",
+        f"{listed.listing.title} · runs",
         FOLDER.read("runs.html"),
         with_shared_styles(FOLDER.join(STYLES)),
         FOLDER.bundle(ENTRY, *([] if version is None else [LIVE_RELOAD])),
@@ -73,7 +73,7 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
     runs = [_run_data(run, points, shown_keys, tables) for run in listed.runs]
     return {
         "folder": str(listing.folder),
-        "title": listing.folder.resolve().name or str(listing.folder),
+        "title": listing.title,
         "served": served,
         "written": round(1000 * time.time()),
         "maps_command": shlex.join(shell_command("maps")),

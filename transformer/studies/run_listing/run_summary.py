@@ -17,9 +17,10 @@ from transformer.storage.json_reading import read_json_object
 from transformer.storage.paths import storage_of
 from transformer.storage.storage import FolderEntry
 from transformer.studies.sweeps.trial_store import TrialState, read_outcome
+from transformer.system.terminal import pluralize
 
 LOSS = MetricName("train", "loss")
-_MAX_JSON_BYTES = 1 << 24  # of config.json, environment.json and outcome.json
+MAX_JSON_BYTES = 1 << 24  # of a JSON file of a run or a study
 _MAX_METRICS_BYTES = 1 << 25  # of metrics.jsonl that are read
 _MAX_KEYS = 5000  # of a config
 _MAX_METRICS = 2000  # of a run
@@ -170,7 +171,7 @@ class _RunReader:
             self.problems.append("config.json is missing, or no regular file")
             return {}
         try:
-            self._nested_config = read_json_object(self._run.config_file, _MAX_JSON_BYTES)
+            self._nested_config = read_json_object(self._run.config_file, MAX_JSON_BYTES)
         except (OSError, UserError) as error:
             self._note(error)
             return {}
@@ -183,7 +184,7 @@ class _RunReader:
         """Return the starts in environment.json; [] if it cannot be read."""
         entry = self._files.entries.get("environment.json")
         try:
-            if entry is None or entry.num_bytes > _MAX_JSON_BYTES:
+            if entry is None or entry.num_bytes > MAX_JSON_BYTES:
                 return []
             return self._run.starts()
         except (OSError, UserError) as error:
@@ -200,8 +201,7 @@ class _RunReader:
             self._note(error)
             return ReadableRecords([], 0, 0)
         if records.num_unreadable:
-            lines = "1 line" if records.num_unreadable == 1 else f"{records.num_unreadable} lines"
-            self.problems.append(f"{lines} of metrics.jsonl cannot be read")
+            self.problems.append(f"{pluralize(records.num_unreadable, 'line')} of metrics.jsonl cannot be read")
         if records.num_omitted:
             self.problems.append(
                 f"metrics.jsonl is large: {records.num_omitted / 1e6:,.0f} MB in its middle are not read"
@@ -232,7 +232,7 @@ class _RunReader:
         """Return the state, and why the run failed or diverged, "" if it did not."""
         if "outcome.json" in self._files.entries:
             try:
-                outcome = read_outcome(self._run.outcome_file, _MAX_JSON_BYTES)
+                outcome = read_outcome(self._run.outcome_file, MAX_JSON_BYTES)
                 return RunState(_OUTCOME_STATES[outcome.state]), _shorten(outcome.message)
             except (OSError, UserError) as error:
                 self._note(error)
