@@ -54,9 +54,9 @@ class _Combined:
     every: bool
 
     def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        seen = [rule(batch, head, query, key) for rule in self.rules]
-        together = seen[0]
-        for one in seen[1:]:
+        visible = [rule(batch, head, query, key) for rule in self.rules]
+        together = visible[0]
+        for one in visible[1:]:
             together = together & one if self.every else together | one
         return together
 
@@ -113,12 +113,12 @@ class Neighborhood:
         return tile // tiles * self.tile + inside // self.tile, tile % tiles * self.tile + inside % self.tile
 
     def __call__(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
-        seen: Any = True
+        visible: Any = True
         sizes = (self.height, self.width)
         for size, query_place, key_place in zip(sizes, self.place(query), self.place(key), strict=True):
             center = jnp.clip(query_place, self.reach, size - 1 - self.reach)
-            seen = seen & (jnp.abs(center - key_place) <= self.reach)
-        return seen
+            visible = visible & (jnp.abs(center - key_place) <= self.reach)
+        return visible
 
 
 def neighborhood_rule(height: int, width: int, reach: int, tile: int = 1) -> Rule:
@@ -131,13 +131,13 @@ def neighborhood_rule(height: int, width: int, reach: int, tile: int = 1) -> Rul
         for c in range(tile)
     ]
 
-    def around(place: int, size: int) -> range:
+    def window_around(place: int, size: int) -> range:
         first = min(max(place - reach, 0), size - 1 - 2 * reach)
         return range(first, first + 2 * reach + 1)
 
     def sees(b: int, h: int, i: int, j: int) -> bool:
         (row, column), (key_row, key_column) = places[i], places[j]
-        return key_row in around(row, height) and key_column in around(column, width)
+        return key_row in window_around(row, height) and key_column in window_around(column, width)
 
     return Rule(sees)
 
@@ -168,11 +168,11 @@ def prefix_or_causal(prefix_B: Any, batch: Any, head: Any, query: Any, key: Any)
 
 def transfusion(images_BxIx2: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
     """Causal, but an image sees all of itself (Zhou et al. 2024)."""
-    seen = key <= query
+    visible = key <= query
     for image in range(images_BxIx2.shape[1]):
         first, end = images_BxIx2[batch, image, 0], images_BxIx2[batch, image, 1]
-        seen = seen | ((query >= first) & (query < end) & (key >= first) & (key < end))
-    return seen
+        visible = visible | ((query >= first) & (query < end) & (key >= first) & (key < end))
+    return visible
 
 
 def transfusion_of_heads(images_BxIx2: Any, batch: Any, head: Any, query: Any, key: Any) -> Any:
@@ -261,7 +261,7 @@ class Example(NamedTuple):
     position: AttentionPosition = AttentionPosition.NONE
 
 
-def seen(sees: Callable[[int, int, int, int], Any]) -> Rule:
+def mask_rule(sees: Callable[[int, int, int, int], Any]) -> Rule:
     return Rule(sees=lambda *place: bool(sees(*place)))
 
 
@@ -286,80 +286,82 @@ def example_cases() -> dict[str, Example]:
     intervals = np.int32([[0, 7], [1, 7], [7, 12]])
     chosen: dict[str, Example] = {
         # Masks of attention-gym, by facts where there are some.
-        "no mask": Example(seen(lambda b, h, i, j: True)),
-        "causal": Example(seen(lambda b, h, i, j: i >= j), Mask(causal=True)),
-        "causal by a function": Example(seen(lambda b, h, i, j: i >= j), Mask(function=causal)),
-        "sliding window": Example(seen(lambda b, h, i, j: 0 <= i - j <= 3), Mask(causal=True, window=(3, 0))),
-        "sliding window by and": Example(seen(lambda b, h, i, j: 0 <= i - j <= 3), Mask(function=both(causal, near))),
-        "sliding window of both sides": Example(seen(lambda b, h, i, j: abs(i - j) <= 2), Mask(window=(2, 2))),
+        "no mask": Example(mask_rule(lambda b, h, i, j: True)),
+        "causal": Example(mask_rule(lambda b, h, i, j: i >= j), Mask(causal=True)),
+        "causal by a function": Example(mask_rule(lambda b, h, i, j: i >= j), Mask(function=causal)),
+        "sliding window": Example(mask_rule(lambda b, h, i, j: 0 <= i - j <= 3), Mask(causal=True, window=(3, 0))),
+        "sliding window by and": Example(
+            mask_rule(lambda b, h, i, j: 0 <= i - j <= 3), Mask(function=both(causal, near))
+        ),
+        "sliding window of both sides": Example(mask_rule(lambda b, h, i, j: abs(i - j) <= 2), Mask(window=(2, 2))),
         "window and sinks by or": Example(
-            seen(lambda b, h, i, j: j <= i and (i - j <= 3 or j < 2)),
+            mask_rule(lambda b, h, i, j: j <= i and (i - j <= 3 or j < 2)),
             Mask(causal=True, function=either(near, among_the_first_two)),
         ),
         "prefix": Example(
-            seen(lambda b, h, i, j: j < PREFIXES[b] or j <= i), Mask(causal=True, prefix=jax.device_put(PREFIXES))
+            mask_rule(lambda b, h, i, j: j < PREFIXES[b] or j <= i), Mask(causal=True, prefix=jax.device_put(PREFIXES))
         ),
         "prefix by a function": Example(
-            seen(lambda b, h, i, j: j < PREFIXES[b] or j <= i), Mask(function=Partial(prefix_or_causal, PREFIXES))
+            mask_rule(lambda b, h, i, j: j < PREFIXES[b] or j <= i), Mask(function=Partial(prefix_or_causal, PREFIXES))
         ),
         "documents": Example(
-            seen(lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j]),
+            mask_rule(lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j]),
             Mask(segments=(jax.device_put(DOCUMENTS), jax.device_put(DOCUMENTS))),
         ),
         "documents by a function, causal": Example(
-            seen(lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j] and j <= i),
+            mask_rule(lambda b, h, i, j: DOCUMENTS[b, i] == DOCUMENTS[b, j] and j <= i),
             Mask(causal=True, function=Partial(same_document, DOCUMENTS)),
         ),
         "documents with a prefix each": Example(
-            seen(
+            mask_rule(
                 lambda b, h, i, j: (
                     DOCUMENTS[b, i] == DOCUMENTS[b, j] and (j <= i or j - list(DOCUMENTS[b]).index(DOCUMENTS[b, j]) < 2)
                 )
             ),
             Mask(function=Partial(within_document, DOCUMENTS)),
         ),
-        "rows in one row": Example(seen(lambda b, h, i, j: i // 4 == j // 4 and j <= i), Mask(function=chunked)),
-        "blocks in order": Example(seen(lambda b, h, i, j: j - j % 3 <= i), Mask(function=block_causal)),
-        "dilated window": Example(seen(lambda b, h, i, j: i - j in (-4, -2, 0, 2, 4)), Mask(function=dilated)),
+        "rows in one row": Example(mask_rule(lambda b, h, i, j: i // 4 == j // 4 and j <= i), Mask(function=chunked)),
+        "blocks in order": Example(mask_rule(lambda b, h, i, j: j - j % 3 <= i), Mask(function=block_causal)),
+        "dilated window": Example(mask_rule(lambda b, h, i, j: i - j in (-4, -2, 0, 2, 4)), Mask(function=dilated)),
         "global and local": Example(
-            seen(lambda b, h, i, j: i - j in (-1, 0, 1) or min(i, j) < 2), Mask(function=global_and_local)
+            mask_rule(lambda b, h, i, j: i - j in (-1, 0, 1) or min(i, j) < 2), Mask(function=global_and_local)
         ),
         "natten": Example(neighborhood_rule(3, 4, 1), Mask(function=Neighborhood(3, 4, 1))),
         "natten in tiles": Example(neighborhood_rule(4, 4, 1, 2), Mask(function=Neighborhood(4, 4, 1, 2)), queries=16),
         "spatial head": Example(
-            seen(lambda b, h, i, j: min(i, j) < 3 or i - j in range(-3, 4)), Mask(function=spatial_head)
+            mask_rule(lambda b, h, i, j: min(i, j) < 3 or i - j in range(-3, 4)), Mask(function=spatial_head)
         ),
         "temporal head": Example(
-            seen(lambda b, h, i, j: min(i, j) < 3 or (i - j) % 3 == 0), Mask(function=temporal_head)
+            mask_rule(lambda b, h, i, j: min(i, j) < 3 or (i - j) % 3 == 0), Mask(function=temporal_head)
         ),
         "flamingo": Example(
-            seen(lambda b, h, i, j: i in range(*intervals[j // 4])), Mask(function=Partial(flamingo, intervals))
+            mask_rule(lambda b, h, i, j: i in range(*intervals[j // 4])), Mask(function=Partial(flamingo, intervals))
         ),
         "transfusion": Example(
-            seen(
+            mask_rule(
                 lambda b, h, i, j: j <= i or any(i in range(*span) and j in range(*span) for span in IMAGES[b].tolist())
             ),
             Mask(function=Partial(transfusion, IMAGES)),
         ),
         "tree of drafts": Example(
-            seen(lambda b, h, i, j: j < 6 or (i >= 6 and is_ancestor(i - 6, j - 6))),
+            mask_rule(lambda b, h, i, j: j < 6 or (i >= 6 and is_ancestor(i - 6, j - 6))),
             Mask(function=Partial(tree_of_drafts, tree)),
         ),
         "pages": Example(
-            seen(lambda b, h, i, j: 0 <= logical(b, j) <= i), Mask(function=Partial(Partial(paged, causal), PAGES))
+            mask_rule(lambda b, h, i, j: 0 <= logical(b, j) <= i), Mask(function=Partial(Partial(paged, causal), PAGES))
         ),
         "queries behind an offset": Example(
-            seen(lambda b, h, i, j: j <= i + (-4, 3)[b]),
+            mask_rule(lambda b, h, i, j: j <= i + (-4, 3)[b]),
             Mask(function=causal, query_offset=jax.device_put(np.int32([-4, 3]))),
         ),
         "heads of two kinds": Example(
-            seen(lambda b, h, i, j: h % 2 == 1 or j <= i), Mask(function=every_second_head_looks_back)
+            mask_rule(lambda b, h, i, j: h % 2 == 1 or j <= i), Mask(function=every_second_head_looks_back)
         ),
         "a window for each head": Example(
-            seen(lambda b, h, i, j: abs(i - j) < (1, 2, 4, 8)[h]), Mask(function=window_doubles_by_head)
+            mask_rule(lambda b, h, i, j: abs(i - j) < (1, 2, 4, 8)[h]), Mask(function=window_doubles_by_head)
         ),
         "a window for each head, as facts": Example(
-            seen(lambda b, h, i, j: abs(i - j) < (1, 2, 4, 8)[h]),
+            mask_rule(lambda b, h, i, j: abs(i - j) < (1, 2, 4, 8)[h]),
             Mask(head_windows=tuple(jax.device_put(np.int32([0, 1, 3, 7])) for _ in range(2))),
         ),
         # Modifications of the score.

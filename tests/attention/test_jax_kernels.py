@@ -212,10 +212,10 @@ def test_splash_is_told_how_far_a_query_sees(causal: bool, after: int, monkeypat
 
 def test_splash_is_told_the_cap_of_logits_that_a_temperature_has_divided() -> None:
     cap, temperature, logits = 30.0, 0.5, np.linspace(-80, 80, 9)
-    told = kernels.find_softcap(
+    softcap = kernels.find_softcap(
         LogitTerms(Mask(), modification=index_function(Softcap(cap), 1, 1)), LogitScaling(1.0, temperature)
     )
-    capped = told * np.tanh(logits / temperature / told)
+    capped = softcap * np.tanh(logits / temperature / softcap)
     np.testing.assert_allclose(capped, cap * np.tanh(logits / cap) / temperature, rtol=1e-12)
 
 

@@ -33,7 +33,7 @@ def seen_keys(rule: Rule, arrays: Arrays) -> np.ndarray:
     return np.array([rule.sees(*place) for place in np.ndindex(shape)]).reshape(shape)
 
 
-def attention(rule: Rule, arrays: Arrays, seen: np.ndarray) -> np.ndarray:
+def attention(rule: Rule, arrays: Arrays, visible: np.ndarray) -> np.ndarray:
     """The output, `B Q H D`; a query that sees nothing gets 0."""
     q, k, v = (arrays[name] for name in "qkv")
     serves = q.shape[2] // k.shape[2]
@@ -42,7 +42,7 @@ def attention(rule: Rule, arrays: Arrays, seen: np.ndarray) -> np.ndarray:
     if rule.logit is not None:
         changed = [rule.logit(float(logits[place]), *place, arrays) for place in np.ndindex(logits.shape)]
         logits = np.array(changed).reshape(logits.shape)
-    powers = np.where(seen, np.exp(logits), 0)
+    powers = np.where(visible, np.exp(logits), 0)
     total = powers.sum(axis=-1)
     if rule.sinks:
         total = total + np.exp(arrays["sinks"])[:, None]
@@ -54,14 +54,14 @@ def check(call: Callable[[Arrays], jax.Array], rule: Rule, arrays: Arrays, seed:
     random = np.random.default_rng(seed)
     output, pull_back = jax.vjp(call, jax.device_put(arrays))
     wide = {name: np.asarray(x, np.float64) for name, x in arrays.items()}
-    seen = seen_keys(rule, wide)
-    answer = attention(rule, wide, seen)
+    visible = seen_keys(rule, wide)
+    answer = attention(rule, wide, visible)
     np.testing.assert_allclose(np.asarray(output, np.float64), answer, rtol=0, atol=3e-6)
     cotangent = random.normal(size=answer.shape)
     (gradients,) = pull_back(jax.device_put(cotangent.astype(np.float32)))
     for name, x in wide.items():
         direction = random.normal(size=x.shape)
-        ahead, behind = (attention(rule, wide | {name: x + step * direction}, seen) for step in (1e-5, -1e-5))
+        ahead, behind = (attention(rule, wide | {name: x + step * direction}, visible) for step in (1e-5, -1e-5))
         slope = np.sum(cotangent * (ahead - behind)) / 2e-5
         gradient = np.asarray(gradients[name], np.float64)
         reach = 1 + np.sqrt(np.sum(gradient**2))
