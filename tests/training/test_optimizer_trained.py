@@ -14,8 +14,8 @@ from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.task import Objective
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     check_trainable_patterns,

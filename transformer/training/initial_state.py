@@ -9,7 +9,8 @@ from jaxtyping import Array, Key
 
 from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective, StateView, Task
-from transformer.training.optimizer import Hyperparameters, Optimizer
+from transformer.training.learning_rate import Hyperparameters
+from transformer.training.optimizer import Optimizer
 from transformer.training.parameter_averages import ParameterAverage, init_average
 from transformer.training.state import TrainState, derive_key
 

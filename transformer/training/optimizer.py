@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules, and which parameters they train."""
+"""Optimizers, and which parameters they train."""
 
 import dataclasses
 import enum
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
@@ -27,6 +26,14 @@ from transformer.config import (
 from transformer.layers.lora import LORA_NAME, has_lora
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
+from transformer.training.learning_rate import (
+    Hyperparameters,
+    LearningRateSchedule,
+    Number,
+    check_schedule,
+    learning_rate,
+    schedule_hyperparameters,
+)
 from transformer.training.state import cast_to_accumulation_dtype
 
 PyTree = Any
@@ -52,15 +59,6 @@ class OptimizerAlgorithm(enum.Enum):
     MUON = "muon"
 
 
-class LearningRateSchedule(enum.Enum):
-    """The learning rate over steps after a linear warmup."""
-
-    CONSTANT = "constant"
-    INVERSE_SQUARE_ROOT = "inverse_square_root"
-    LINEAR = "linear"
-    COSINE = "cosine"
-
-
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Config, path="config.optimizer"):
     """How parameters are updated.
@@ -71,7 +69,9 @@ class OptimizerConfig(Config, path="config.optimizer"):
     Attributes:
         algorithm: The update rule.
         learning_rate: The peak learning rate, reached after the warmup.
-        schedule: The learning rate after the warmup.
+        schedule: The learning rate after the warmup, or the dotted path of a module that exports a function `SCHEDULE`
+            of `step`, which counts earlier steps, and any of `steps`, `learning_rate`, `warmup_steps` and
+            `final_lr_fraction` to the learning rate.
         warmup_steps: Steps of linear warmup.
         final_lr_fraction: The fraction of the peak that linear and cosine schedules end at.
         beta1: The decay of Adam's first moment; for SGD and Muon, the momentum.
@@ -88,12 +88,12 @@ class OptimizerConfig(Config, path="config.optimizer"):
             2018, section 3.2, with d = 1 / 2.6; Clark et al. 2020, appendix B). 1 is none.
 
     Raises:
-        UserError: If a value is out of range, or `weight_decay` is set for Adam or SGD.
+        UserError: If a value is out of range, `schedule` names no schedule, or `weight_decay` is set for Adam or SGD.
     """
 
     algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
     learning_rate: PositiveFloat = 7e-4
-    schedule: LearningRateSchedule = LearningRateSchedule.INVERSE_SQUARE_ROOT
+    schedule: LearningRateSchedule | str = LearningRateSchedule.INVERSE_SQUARE_ROOT
     warmup_steps: NonNegativeInt = 4000
     final_lr_fraction: NonNegativeFloat = 0.0
     beta1: Fraction = 0.9
@@ -108,6 +108,7 @@ class OptimizerConfig(Config, path="config.optimizer"):
     )
 
     def _check(self) -> None:
+        check_schedule(self.schedule)
         if self.weight_decay and self.algorithm not in (OptimizerAlgorithm.ADAMW, OptimizerAlgorithm.MUON):
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw or muon; algorithm is "
@@ -117,10 +118,6 @@ class OptimizerConfig(Config, path="config.optimizer"):
     def is_trainable(self, path: str) -> bool:
         """Whether the parameter of this path is trained, by `trainable` and `frozen`."""
         return matches_any_pattern(path, self.trainable) and not matches_any_pattern(path, self.frozen)
-
-
-Number = Float[Array, ""] | np.float32
-Hyperparameters = Mapping[str, Number]
 
 
 class Optimizer(NamedTuple):
@@ -148,9 +145,7 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
 
     A clip_norm, weight_decay or SGD momentum of 0 and a layer_decay of 1 are left out, since they make other programs.
     """
-    names = ["learning_rate", "warmup_steps"]
-    if config.schedule in (LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE):
-        names.append("final_lr_fraction")
+    names = schedule_hyperparameters(config.schedule)
     match config.algorithm:
         case OptimizerAlgorithm.ADAM:
             names += ["beta1", "beta2", "epsilon"]
@@ -160,37 +155,6 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
             names += ["beta1"] * bool(config.beta1)
     names += ["clip_norm"] * bool(config.clip_norm) + ["layer_decay"] * (config.layer_decay != 1)
     return {name: np.float32(getattr(config, name)) for name in names}
-
-
-def learning_rate(
-    schedule: LearningRateSchedule, steps: int, step: int | Int[Array, ""], hyper: Hyperparameters
-) -> Float[Array, ""]:
-    """Compute the learning rate of update t = step + 1.
-
-    Warmup over w steps is linear, peak t / w. Then: inverse_square_root is peak sqrt(w / t), which with peak = (E
-    w)^-0.5 is equation 3 of Vaswani et al. 2017; linear and cosine decay to `final_lr_fraction` x peak at the last
-    step; constant is peak.
-
-    Args:
-        schedule: The schedule.
-        steps: The number of updates of the run.
-        step: The number of earlier steps.
-        hyper: The numbers of `hyperparameters`.
-    """
-    t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup_steps"], 1)
-    progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
-    match schedule:
-        case LearningRateSchedule.CONSTANT:
-            after = jnp.ones_like(t)
-        case LearningRateSchedule.INVERSE_SQUARE_ROOT:
-            after = jnp.sqrt(warmup / t)
-        case LearningRateSchedule.LINEAR:
-            after = 1 - (1 - hyper["final_lr_fraction"]) * progress
-        case LearningRateSchedule.COSINE:
-            after = hyper["final_lr_fraction"] + (1 - hyper["final_lr_fraction"]) * 0.5 * (
-                1 + jnp.cos(jnp.pi * progress)
-            )
-    return hyper["learning_rate"] * jnp.where(t < warmup, t / warmup, after)
 
 
 def make_optimizer(
@@ -211,6 +175,7 @@ def make_optimizer(
         matrices: The axes of the matrices that Muon trains (`hidden_matrices`).
 
     Raises:
+        UserError: If a schedule of the user's own does not return one number.
         ValueError: If `layer_decay` is not 1 and `layers_above` is None, or Muon has no `matrices`.
     """
     if config.algorithm is OptimizerAlgorithm.MUON and not matrices:
@@ -221,6 +186,7 @@ def make_optimizer(
     def rate(step: int | Int[Array, ""], hyper: Hyperparameters) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
 
+    jax.eval_shape(rate, 0, hyperparameters(config))  # refuses a wrong schedule before anything is compiled
     factors = [] if rate_factors is None else [_scale_each(rate_factors)]
 
     def rule(step: int | Int[Array, ""], hyper: Hyperparameters) -> optax.GradientTransformation:
