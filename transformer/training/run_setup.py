@@ -255,7 +255,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     leaves = leaves_by_path(params)
-    sizes = {path: leaf.size for path, leaf in leaves.items()}
+    shapes = {path: leaf.shape for path, leaf in leaves.items()}
     stored = " and ".join(sorted({str(leaf.dtype) for leaf in leaves.values()}))
     lines = [
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
@@ -265,7 +265,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
         *task.data_summary,
     ]
     for objective in task.objectives:
-        lines += describe_trainable(experiment.optimizer_of(objective.name), objective, sizes)
+        lines += describe_trainable(components.optimizers[objective.name], objective, shapes)
     lines += _warmup_notes(experiment, components)
     lines += describe_skipped_evaluations(components.model, task.evaluations)
     if not complete:
