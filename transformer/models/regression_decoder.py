@@ -58,7 +58,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     max_length: PositiveInt = 128
-    score: Score = AttentionSpec.score
+    score: Score | str = AttentionSpec.score
     backend: Backend = Backend.AUTO
     scan_unroll: PositiveInt = 1
 

@@ -15,7 +15,7 @@ from transformer.system.private_folders import NotPrivateError, private_folder
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
 # Keys that may name a module, and by section the names of such keys at any depth.
 _MODULES = ("task.name", "model.family")
-_NESTED_MODULES = {"optimizer": "schedule", "optimizers": "schedule"}
+_NESTED_MODULES = {"optimizer": "schedule", "optimizers": "schedule", "model": "score"}
 
 
 class NamedResource(NamedTuple):
