@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag
@@ -14,6 +14,9 @@ from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
+
+if TYPE_CHECKING:
+    from transformer.training.config import ExperimentConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,9 @@ def main(arguments: TrainArguments) -> None:
 
         print(format_as_flags(values, arguments.overridden_keys))
         return
+    from transformer.training.config import resolve_config
+
+    experiment = resolve_config(values)  # its mistakes are reported before the slow imports
     from transformer.runs.distributed import print_and_log
     from transformer.runs.lifecycle import run_lifecycle
     from transformer.storage.paths import parse_path
@@ -95,7 +101,7 @@ def main(arguments: TrainArguments) -> None:
     assert arguments.workdir is not None  # only --show_config goes without
     workdir = parse_path(arguments.workdir)
     if arguments.check:
-        print(_check(values, workdir, arguments.trusted_names))
+        print(_check(experiment, workdir, arguments.trusted_names))
         return
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
@@ -110,7 +116,6 @@ def main(arguments: TrainArguments) -> None:
     with trackers as writers, lifecycle as monitor:
         from transformer.data.datasets.tfds_preparation import restrict_downloads
         from transformer.runs.distributed import is_primary
-        from transformer.training.config import resolve_config
         from transformer.training.driver import train
         from transformer.training.rollback import RollbackRequest
         from transformer.training.writers.writer import BestEffortWriter, MultiWriter
@@ -124,7 +129,7 @@ def main(arguments: TrainArguments) -> None:
             rewind = RollbackRequest(arguments.rollback_to_step, arguments.skip_batches or 0)
         with restrict_downloads(arguments.trusted_names):
             train(
-                resolve_config(values),
+                experiment,
                 workdir,
                 profile=arguments.profile,
                 writer=MultiWriter(*writers),
@@ -135,7 +140,7 @@ def main(arguments: TrainArguments) -> None:
             print(describe_next_commands(workdir, values), flush=True)
 
 
-def _check(config: Mapping[str, Any], workdir: Path, trusted_names: Collection[str] | None) -> str:
+def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collection[str] | None) -> str:
     """Check a run before its first step, and return what was found to be right.
 
     Raises:
@@ -144,10 +149,8 @@ def _check(config: Mapping[str, Any], workdir: Path, trusted_names: Collection[s
     from transformer.costs.topologies import topology_size
     from transformer.data.datasets.tfds_preparation import restrict_downloads
     from transformer.models.model import count_parameters
-    from transformer.training.config import resolve_config
     from transformer.training.run_setup import check_run
 
-    experiment = resolve_config(config)
     topology = experiment.run.topology
     memory_bytes = None if not topology or topology.startswith("cpu:") else topology_size(topology).memory_bytes
     unknown = topology.startswith("gpu:")  # of which model it does not say
