@@ -1,6 +1,7 @@
 """Train a model, or resume a run that was stopped."""
 
 import dataclasses
+import itertools
 import math
 import os
 import shlex
@@ -28,6 +29,11 @@ class TrainArguments(TrainingArguments):
     trust: tuple[str, ...] = trust_flag()
     show_config: bool = flag(
         "print every config key with its value, without training", False, makes_optional=("workdir",)
+    )
+    smoke_test: bool = flag(
+        "train 20 steps, with intervals and warmups shortened to match, to see the whole life of a run; data and model "
+        "are unchanged",
+        False,
     )
     check: bool = flag(
         "check the config, the data, the directory and, for config.topology, mesh and memory, without training", False
@@ -80,14 +86,15 @@ COMMAND = Command(
 
 def main(arguments: TrainArguments) -> None:
     """Check the config and train; or print the config."""
-    values = arguments.config_with_data_dir()
+    from transformer.training.config import format_as_flags, resolve_config
+
+    values, overridden_keys = arguments.config_with_data_dir(), arguments.overridden_keys
+    if arguments.smoke_test:
+        values, short_keys = _shorten(values, arguments.overrides)
+        overridden_keys = (*overridden_keys, *short_keys)
     if arguments.show_config:
-        from transformer.training.config import format_as_flags
-
-        print(format_as_flags(values, arguments.overridden_keys))
+        print(format_as_flags(values, overridden_keys))
         return
-    from transformer.training.config import resolve_config
-
     experiment = resolve_config(values)  # its mistakes are reported before the slow imports
     from transformer.runs.distributed import print_and_log
     from transformer.runs.lifecycle import run_lifecycle
@@ -138,6 +145,25 @@ def main(arguments: TrainArguments) -> None:
             )
         if is_primary():
             print(describe_next_commands(workdir, values), flush=True)
+
+
+def _shorten(values: Mapping[str, Any], overrides: Collection[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the config of --smoke_test, and the keys that it sets, after printing them.
+
+    Raises:
+        UserError: If the call sets one of these keys, too.
+    """
+    from transformer.overrides import config_keys_overlap, override_flag
+    from transformer.training.config import apply_overrides, resolve_config
+    from transformer.training.shortened_run import shortening_overrides
+
+    changes = shortening_overrides(resolve_config(values))
+    for key, changed in itertools.product(overrides, changes):
+        if config_keys_overlap(key, changed):
+            raise UserError(f"--smoke_test sets config.{changed}: omit --config.{key}, or --smoke_test")
+    flags = shlex.join(override_flag(key, value) for key, value in changes.items())
+    print(f"smoke test: {flags or 'the run is as short as it is'}", flush=True)
+    return apply_overrides(values, changes), tuple(changes)
 
 
 def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collection[str] | None) -> str:

@@ -234,6 +234,28 @@ def test_an_impossible_run_is_refused_in_one_line(changes: dict, says: str) -> N
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "would_do"),
+    [
+        ({"log_every": 50, "checkpoint_every": 75}, {"log_every": 25}),
+        ({"log_every": 50, "checkpoint_every": 7}, {"log_every": 7}),
+        ({"log_every": 2**31 - 2, "checkpoint_every": 2**31 - 1}, {"log_every": 1}),
+        ({"checkpoint_every": 0, "permanent_checkpoint_every": 15}, {"permanent_checkpoint_every": 20}),
+        (
+            {"log_every": 50, "checkpoint_every": 20, "permanent_checkpoint_every": 30},
+            {"log_every": 20, "permanent_checkpoint_every": 40},
+        ),
+    ],
+)
+def test_all_intervals_that_do_not_fit_are_told_at_once_with_values_that_do(changes: dict, would_do: dict) -> None:
+    values = {**RUN, "steps": 10, **changes}
+    with pytest.raises(UserError) as refused:
+        from_config(RunConfig, values)
+    told = re.findall(r"config\.(\w+)=(\d+)", str(refused.value).rpartition(": ")[2])
+    assert {name: int(value) for name, value in told} == would_do
+    from_config(RunConfig, {**values, **would_do})
+
+
 def test_never_means_only_at_the_end() -> None:
     run = from_config(RunConfig, {**RUN, "eval_every": 0, "maps_every": 0, "checkpoint_every": 0})
     assert (run.eval_every, run.maps_every, run.checkpoint_every) == (0, 0, 0)

@@ -564,6 +564,12 @@ def is_key_within(key: str, names: Iterable[str]) -> bool:
 COMPILER_FLAGS = {"xla_flags": "XLA_FLAGS", "libtpu_init_args": "LIBTPU_INIT_ARGS"}
 
 
+def _largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most `most`."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return max(divisor for one in small for divisor in (one, number // one) if divisor <= most)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config, path="config"):
     """The top level of a config: one training run. A section is checked by the dataclass of that section.
@@ -636,17 +642,31 @@ class RunConfig(Config, path="config"):
                 f"config.name={shorten_value(self.name)} must be one line of printable text: it is what the run is "
                 "called"
             )
+        self._check_intervals()
+
+    def _check_intervals(self) -> None:
+        """Check that the intervals go together.
+
+        Raises:
+            UserError: If they do not; the message has all that do not, and values that would do.
+        """
+        wrong, would_do = [], {}
         if self.checkpoint_every % self.log_every:
-            raise UserError(
+            wrong.append(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
             )
+            would_do["log_every"] = _largest_divisor(self.checkpoint_every, self.log_every)
         saved = self.checkpoint_every or self.steps
         if self.permanent_checkpoint_every % saved:
-            raise UserError(
+            wrong.append(
                 f"config.permanent_checkpoint_every={self.permanent_checkpoint_every} must be 0 or a multiple "
                 f"of the steps between two checkpoints, {saved}"
             )
+            would_do["permanent_checkpoint_every"] = -(-self.permanent_checkpoint_every // saved) * saved
+        if wrong:
+            values = " and ".join(f"config.{name}={value}" for name, value in would_do.items())
+            raise UserError(f"{'; '.join(wrong)}: {values} would do")
 
     @property
     def num_probe_steps(self) -> int:
