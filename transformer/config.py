@@ -76,26 +76,37 @@ def name_similarity(name: str, word: str) -> float:
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
-def lookup_by_name(value: str, table: Mapping[str, Any], path: str) -> Any:
+def lookup_by_name(value: str, table: Mapping[str, Any], path: str, advice: str = "") -> Any:
     """Return the entry of a registry by its name.
 
     Args:
         value: The name.
         table: The registry.
         path: The key that has the name, for the message.
+        advice: What to say of an unknown name in place of the most similar one.
 
     Raises:
         UserError: If the name is unknown; the message lists the known names, the most similar first.
     """
     if value not in table:
-        close = close_matches(str(value), table)
+        close = [] if advice else close_matches(str(value), table)
         known_names = ", ".join((*close, *sorted(set(table) - set(close))))
-        raise UserError(
-            f"{path}={shorten_value(value)} is unknown: "
-            + (f"did you mean {close[0]!r}? " if close else "")
-            + f"known: {known_names}"
-        )
+        advice = advice or (f"did you mean {close[0]!r}?" if close else "")
+        raise UserError(f"{path}={shorten_value(value)} is unknown: {advice}{' ' * bool(advice)}known: {known_names}")
     return table[value]
+
+
+def enum_member(cls: type[enum.Enum], value: str, path: str) -> Any:
+    """Return the member of an enum by its value.
+
+    An enum may have a class method `advise_on_unknown` that returns what to say of a word of others, such as a name
+    that another library has for a member.
+
+    Raises:
+        UserError: If it has no such member.
+    """
+    advice = getattr(cls, "advise_on_unknown", lambda name: "")(value)
+    return lookup_by_name(value, {str(member.value): member for member in cls}, path, advice)
 
 
 # The largest 32-bit integer.
@@ -416,7 +427,7 @@ def convert_value(
         if isinstance(value, hint):
             return value
         if isinstance(value, str):
-            return lookup_by_name(value, {str(member.value): member for member in hint}, path)
+            return enum_member(hint, value, path)
     elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
         return _convert_number(hint, value, path, limits)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
