@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: projects and results of experiments/, attention backends, Hugging Face types."""
+"""Write the generated pages of docs/: projects, results and metrics, attention backends, Hugging Face types."""
 
 import posixpath
 import re
@@ -54,8 +54,8 @@ COMMAND = Command(
     package="docs",
     description=(
         "Write the generated pages of docs/: the projects and the results of each topic, from experiments/*/README.md, "
-        "the support table of the attention backends, and the tables of Hugging Face models. `make docs` also builds "
-        "the site."
+        "the support table of the attention backends, all metrics, and the tables of Hugging Face models. `make docs` "
+        "also builds the site."
     ),
     example="",
     arguments=Arguments,
@@ -99,12 +99,14 @@ class Readme(NamedTuple):
         title: Its title.
         summary: Its first paragraph.
         results: Its section "Results".
+        has_metrics: Whether it defines metrics of its own, in a section "Metrics".
     """
 
     project: str
     title: str
     summary: str
     results: str
+    has_metrics: bool
 
 
 def read_readme(folder: Path) -> Readme:
@@ -118,7 +120,7 @@ def read_readme(folder: Path) -> Readme:
     results = re.search(r"^## Results\n\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if head is None or results is None:
         raise UserError(f"{folder / 'README.md'} must begin with a title and a paragraph, and have '## Results'")
-    return Readme(folder.name, head[1], " ".join(head[2].split()), results[1].rstrip())
+    return Readme(folder.name, head[1], " ".join(head[2].split()), results[1].rstrip(), "\n## Metrics\n" in text)
 
 
 def topic_page(topic: str, readmes: Mapping[str, Readme]) -> str:
@@ -177,6 +179,7 @@ def generated_pages() -> dict[str, str]:
     """
     from docs.backend_support_page import support_page
     from docs.hugging_face_page import models_page
+    from docs.metrics_page import metrics_page
 
     readmes = {path.parent.name: read_readme(path.parent) for path in sorted(CHECKOUT.glob("experiments/*/README.md"))}
     listed = [project for _, projects in TOPICS.values() for project in projects]
@@ -189,6 +192,7 @@ def generated_pages() -> dict[str, str]:
         "results.md": results_index_page(readmes, records),
         **{f"results/{topic}.md": topic_page(topic, readmes) for topic in TOPICS},
         "guides/attention_backends.md": support_page(),
+        "guides/metrics.md": metrics_page({name: each.title for name, each in readmes.items() if each.has_metrics}),
         "models/hugging_face.md": models_page(),
     }
 

@@ -1,12 +1,13 @@
 """Train a model, or resume a run that was stopped."""
 
 import dataclasses
+import itertools
 import math
 import os
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag
@@ -14,6 +15,9 @@ from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
+
+if TYPE_CHECKING:
+    from transformer.training.config import ExperimentConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,11 @@ class TrainArguments(TrainingArguments):
     trust: tuple[str, ...] = trust_flag()
     show_config: bool = flag(
         "print every config key with its value, without training", False, makes_optional=("workdir",)
+    )
+    smoke_test: bool = flag(
+        "train 20 steps, with intervals and warmups shortened to match, to see the whole life of a run; data and model "
+        "are unchanged",
+        False,
     )
     check: bool = flag(
         "check the config, the data, the directory and, for config.topology, mesh and memory, without training", False
@@ -77,12 +86,16 @@ COMMAND = Command(
 
 def main(arguments: TrainArguments) -> None:
     """Check the config and train; or print the config."""
-    values = arguments.config_with_data_dir()
-    if arguments.show_config:
-        from transformer.training.config import format_as_flags
+    from transformer.training.config import format_as_flags, resolve_config
 
-        print(format_as_flags(values, arguments.overridden_keys))
+    values, overridden_keys = arguments.config_with_data_dir(), arguments.overridden_keys
+    if arguments.smoke_test:
+        values, short_keys = _shorten(values, arguments.overrides)
+        overridden_keys = (*overridden_keys, *short_keys)
+    if arguments.show_config:
+        print(format_as_flags(values, overridden_keys))
         return
+    experiment = resolve_config(values)  # its mistakes are reported before the slow imports
     from transformer.runs.distributed import print_and_log
     from transformer.runs.lifecycle import run_lifecycle
     from transformer.storage.paths import parse_path
@@ -95,7 +108,7 @@ def main(arguments: TrainArguments) -> None:
     assert arguments.workdir is not None  # only --show_config goes without
     workdir = parse_path(arguments.workdir)
     if arguments.check:
-        print(_check(values, workdir, arguments.trusted_names))
+        print(_check(experiment, workdir, arguments.trusted_names))
         return
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
@@ -110,7 +123,6 @@ def main(arguments: TrainArguments) -> None:
     with trackers as writers, lifecycle as monitor:
         from transformer.data.datasets.tfds_preparation import restrict_downloads
         from transformer.runs.distributed import is_primary
-        from transformer.training.config import resolve_config
         from transformer.training.driver import train
         from transformer.training.rollback import RollbackRequest
         from transformer.training.writers.writer import BestEffortWriter, MultiWriter
@@ -124,7 +136,7 @@ def main(arguments: TrainArguments) -> None:
             rewind = RollbackRequest(arguments.rollback_to_step, arguments.skip_batches or 0)
         with restrict_downloads(arguments.trusted_names):
             train(
-                resolve_config(values),
+                experiment,
                 workdir,
                 profile=arguments.profile,
                 writer=MultiWriter(*writers),
@@ -135,7 +147,26 @@ def main(arguments: TrainArguments) -> None:
             print(describe_next_commands(workdir, values), flush=True)
 
 
-def _check(config: Mapping[str, Any], workdir: Path, trusted_names: Collection[str] | None) -> str:
+def _shorten(values: Mapping[str, Any], overrides: Collection[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the config of --smoke_test, and the keys that it sets, after printing them.
+
+    Raises:
+        UserError: If the call sets one of these keys, too.
+    """
+    from transformer.overrides import config_keys_overlap, override_flag
+    from transformer.training.config import apply_overrides, resolve_config
+    from transformer.training.shortened_run import shortening_overrides
+
+    changes = shortening_overrides(resolve_config(values))
+    for key, changed in itertools.product(overrides, changes):
+        if config_keys_overlap(key, changed):
+            raise UserError(f"--smoke_test sets config.{changed}: omit --config.{key}, or --smoke_test")
+    flags = shlex.join(override_flag(key, value) for key, value in changes.items())
+    print(f"smoke test: {flags or 'the run is as short as it is'}", flush=True)
+    return apply_overrides(values, changes), tuple(changes)
+
+
+def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collection[str] | None) -> str:
     """Check a run before its first step, and return what was found to be right.
 
     Raises:
@@ -144,10 +175,8 @@ def _check(config: Mapping[str, Any], workdir: Path, trusted_names: Collection[s
     from transformer.costs.topologies import topology_size
     from transformer.data.datasets.tfds_preparation import restrict_downloads
     from transformer.models.model import count_parameters
-    from transformer.training.config import resolve_config
     from transformer.training.run_setup import check_run
 
-    experiment = resolve_config(config)
     topology = experiment.run.topology
     memory_bytes = None if not topology or topology.startswith("cpu:") else topology_size(topology).memory_bytes
     unknown = topology.startswith("gpu:")  # of which model it does not say

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
+from transformer.attention.attention_spec import Backend
 from transformer.config import (
     Config,
     Fraction,
@@ -24,12 +25,14 @@ from transformer.config import (
     TupleLimits,
     UserError,
     close_matches,
+    convert_value,
     from_config,
     lookup_by_name,
     name_similarity,
     suggest_nearest,
     to_config,
 )
+from transformer.overrides import SchemaValue, parse_value
 
 
 class Color(enum.Enum):
@@ -232,6 +235,49 @@ def test_an_impossible_run_is_refused_in_one_line(changes: dict, says: str) -> N
     with pytest.raises(UserError, match=says) as refused:
         from_config(RunConfig, {**RUN, **changes})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "flash",
+            "flash attention is cudnn on NVIDIA GPUs and splash on TPUs, and auto chooses them there; known: auto, ",
+        ),
+        ("FlashAttention2", "flash attention is cudnn on NVIDIA GPUs and splash on TPUs"),
+        ("sdpa", "auto chooses cudnn on NVIDIA GPUs and splash on TPUs where they are exact; known: auto, "),
+        ("eager", "the reference with all weights in memory is einsum; known: auto, "),
+        ("spalsh", "did you mean 'splash'? known: splash, "),
+    ],
+)
+def test_what_other_libraries_call_a_backend_is_answered_with_ours(name: str, says: str) -> None:
+    message = re.escape(f"config.model.backend={name!r} is unknown: {says}")
+    with pytest.raises(UserError, match=f"^{message}"):
+        convert_value(Backend, name, "config.model.backend")
+    with pytest.raises(UserError, match=f"^{message}"):
+        parse_value(SchemaValue(Backend), name, "config.model.backend")
+
+
+@pytest.mark.parametrize(
+    ("changes", "would_do"),
+    [
+        ({"log_every": 50, "checkpoint_every": 75}, {"log_every": 25}),
+        ({"log_every": 50, "checkpoint_every": 7}, {"log_every": 7}),
+        ({"log_every": 2**31 - 2, "checkpoint_every": 2**31 - 1}, {"log_every": 1}),
+        ({"checkpoint_every": 0, "permanent_checkpoint_every": 15}, {"permanent_checkpoint_every": 20}),
+        (
+            {"log_every": 50, "checkpoint_every": 20, "permanent_checkpoint_every": 30},
+            {"log_every": 20, "permanent_checkpoint_every": 40},
+        ),
+    ],
+)
+def test_all_intervals_that_do_not_fit_are_told_at_once_with_values_that_do(changes: dict, would_do: dict) -> None:
+    values = {**RUN, "steps": 10, **changes}
+    with pytest.raises(UserError) as refused:
+        from_config(RunConfig, values)
+    told = re.findall(r"config\.(\w+)=(\d+)", str(refused.value).rpartition(": ")[2])
+    assert {name: int(value) for name, value in told} == would_do
+    from_config(RunConfig, {**values, **would_do})
 
 
 def test_never_means_only_at_the_end() -> None:

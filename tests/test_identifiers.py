@@ -19,7 +19,7 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 # A whole span that is an identifier, a dotted one, or a call of one.
 IDENTIFIER = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(\(.*\))?")
 # The end of a name that stands for many: accuracy_k, bleu_4, layers_N.
-NUMBERED = re.compile(r"_(?:\d+|k|N)$")
+NUMBERED = re.compile(r"_(?:\d+|k|[A-Z]+)$")
 # Words of others that no import finds.
 FOREIGN = {
     # Variables of the environment, and flags of XLA.

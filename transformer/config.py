@@ -76,26 +76,37 @@ def name_similarity(name: str, word: str) -> float:
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
-def lookup_by_name(value: str, table: Mapping[str, Any], path: str) -> Any:
+def lookup_by_name(value: str, table: Mapping[str, Any], path: str, advice: str = "") -> Any:
     """Return the entry of a registry by its name.
 
     Args:
         value: The name.
         table: The registry.
         path: The key that has the name, for the message.
+        advice: What to say of an unknown name in place of the most similar one.
 
     Raises:
         UserError: If the name is unknown; the message lists the known names, the most similar first.
     """
     if value not in table:
-        close = close_matches(str(value), table)
+        close = [] if advice else close_matches(str(value), table)
         known_names = ", ".join((*close, *sorted(set(table) - set(close))))
-        raise UserError(
-            f"{path}={shorten_value(value)} is unknown: "
-            + (f"did you mean {close[0]!r}? " if close else "")
-            + f"known: {known_names}"
-        )
+        advice = advice or (f"did you mean {close[0]!r}?" if close else "")
+        raise UserError(f"{path}={shorten_value(value)} is unknown: {advice}{' ' * bool(advice)}known: {known_names}")
     return table[value]
+
+
+def enum_member(cls: type[enum.Enum], value: str, path: str) -> Any:
+    """Return the member of an enum by its value.
+
+    An enum may have a class method `advise_on_unknown` that returns what to say of a word of others, such as a name
+    that another library has for a member.
+
+    Raises:
+        UserError: If it has no such member.
+    """
+    advice = getattr(cls, "advise_on_unknown", lambda name: "")(value)
+    return lookup_by_name(value, {str(member.value): member for member in cls}, path, advice)
 
 
 # The largest 32-bit integer.
@@ -416,7 +427,7 @@ def convert_value(
         if isinstance(value, hint):
             return value
         if isinstance(value, str):
-            return lookup_by_name(value, {str(member.value): member for member in hint}, path)
+            return enum_member(hint, value, path)
     elif hint in (int, float) and isinstance(value, (int, float)) and type(value) in (int, hint):
         return _convert_number(hint, value, path, limits)
     elif isinstance(hint, type) and isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
@@ -564,6 +575,12 @@ def is_key_within(key: str, names: Iterable[str]) -> bool:
 COMPILER_FLAGS = {"xla_flags": "XLA_FLAGS", "libtpu_init_args": "LIBTPU_INIT_ARGS"}
 
 
+def _largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most `most`."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return max(divisor for one in small for divisor in (one, number // one) if divisor <= most)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(Config, path="config"):
     """The top level of a config: one training run. A section is checked by the dataclass of that section.
@@ -636,17 +653,31 @@ class RunConfig(Config, path="config"):
                 f"config.name={shorten_value(self.name)} must be one line of printable text: it is what the run is "
                 "called"
             )
+        self._check_intervals()
+
+    def _check_intervals(self) -> None:
+        """Check that the intervals go together.
+
+        Raises:
+            UserError: If they do not; the message has all that do not, and values that would do.
+        """
+        wrong, would_do = [], {}
         if self.checkpoint_every % self.log_every:
-            raise UserError(
+            wrong.append(
                 f"config.checkpoint_every={self.checkpoint_every} must be a multiple of "
                 f"config.log_every={self.log_every}, so that a resumed run logs what an uninterrupted one would"
             )
+            would_do["log_every"] = _largest_divisor(self.checkpoint_every, self.log_every)
         saved = self.checkpoint_every or self.steps
         if self.permanent_checkpoint_every % saved:
-            raise UserError(
+            wrong.append(
                 f"config.permanent_checkpoint_every={self.permanent_checkpoint_every} must be 0 or a multiple "
                 f"of the steps between two checkpoints, {saved}"
             )
+            would_do["permanent_checkpoint_every"] = -(-self.permanent_checkpoint_every // saved) * saved
+        if wrong:
+            values = " and ".join(f"config.{name}={value}" for name, value in would_do.items())
+            raise UserError(f"{'; '.join(wrong)}: {values} would do")
 
     @property
     def num_probe_steps(self) -> int:

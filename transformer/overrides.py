@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from transformer.config import (
     UserError,
     convert_value,
+    enum_member,
     field_default,
-    lookup_by_name,
     members_default_first,
     name_similarity,
     to_config,
@@ -360,7 +360,7 @@ def _parse_member(kind: Any, text: str, path: str) -> Any:
             raise UserError(wrong)
         return number
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return lookup_by_name(text, {str(member.value): member for member in kind}, path)
+        return enum_member(kind, text, path)
     if typing.get_origin(kind) is tuple:
         return _parse_items(typing.get_args(kind)[0], text, path)
     if kind is Any:

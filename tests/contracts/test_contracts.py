@@ -20,6 +20,7 @@ from tests.contracts.alone import Alone
 from tests.contracts.case import Case
 from tests.contracts.cases import CASES
 from tests.contracts.conftest import MakeAlone
+from tests.contracts.metric_names import undefined_metrics
 from transformer.attention.capture import CapturedAttention
 from transformer.config import UserError
 from transformer.layers.functional_module import Precision
@@ -155,10 +156,18 @@ def learned(case: Case, records: Sequence[Record]) -> None:
 
 
 def plain(trial: Trial) -> None:
-    """What it should learn it learns."""
+    """What it should learn it learns, and every metric that it writes is defined."""
     learned(trial.case, trial.records)
+    assert undefined_metrics(trial.case, (name for _, _, values in trial.records for name in values)) == []
     trial.case.holds(trial.alone.by_leaf(trial.final))
     assert int(trial.final.step) == trial.case.steps
+
+
+def reported(trial: Trial) -> None:
+    """Every metric of all evaluations of its task is defined."""
+    evaluations = compile_evaluations(trial.setting.model, trial.setting.evaluations, trial.setting.placement)
+    reports = [evaluation(trial.final) for evaluation in evaluations]
+    assert undefined_metrics(trial.case, (name for report in reports for name in report.scalars)) == []
 
 
 def accumulated(trial: Trial) -> None:
@@ -281,7 +290,7 @@ def assert_only_trained_parameters_differ(trial: Trial) -> None:
     assert trained == {path for path in here if raw(here[path]) != raw(there[path])}
 
 
-MODES = {mode.__name__: mode for mode in (plain, accumulated, resumed, mapped, vectorized)}
+MODES = {mode.__name__: mode for mode in (plain, reported, accumulated, resumed, mapped, vectorized)}
 ROWS = [
     pytest.param(case, mode, id=f"{case.name}-{mode}", marks=[] if mode in case.daily else [pytest.mark.slow])
     for case in CASES

@@ -129,7 +129,9 @@ def collected_pages() -> Mapping[str, str]:
     return generated_pages()
 
 
-@pytest.mark.parametrize("page", ["projects.md", "results.md", *(f"results/{topic}.md" for topic in TOPICS)])
+@pytest.mark.parametrize(
+    "page", ["projects.md", "results.md", "guides/metrics.md", *(f"results/{topic}.md" for topic in TOPICS)]
+)
 def test_the_collected_pages_are_up_to_date(page: str) -> None:
     shown = (CHECKOUT / "docs" / page).read_text(encoding="utf-8")
     assert collected_pages()[page] == shown, f"docs/{page} is out of date: run make docs"

@@ -12,6 +12,7 @@ import launch.maps
 import launch.train
 from launch.flag_parsing import parse_arguments
 from launch.train import describe_next_commands
+from transformer.config import UserError
 from transformer.runs import lifecycle
 from transformer.training import driver
 from transformer.training.rollback import RollbackRequest
@@ -44,3 +45,27 @@ def test_a_run_is_rolled_back_to_the_step_of_the_flags_the_first_included(
     words = ["--config=experiments/translation/configs/recurrent_copy.py", f"--workdir={tmp_path / 'run'}", *words]
     launch.train.main(parse_arguments(launch.train.COMMAND, words))
     assert requests == [request_of_run]
+
+
+@pytest.mark.parametrize("words", [[], ["--config.model.width=32"]])
+def test_a_smoke_test_trains_the_shortened_config_and_prints_what_it_changed(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiments: list[Any] = []
+    monkeypatch.setattr(lifecycle, "run_lifecycle", lambda *addresses, **seconds: contextlib.nullcontext())
+    monkeypatch.setattr(driver, "train", lambda experiment, *run, **options: experiments.append(experiment))
+    command = ["--config=experiments/demo.py", f"--workdir={tmp_path / 'run'}", *words]
+    launch.train.main(parse_arguments(launch.train.COMMAND, [*command, "--smoke_test"]))
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("smoke test: --config.steps=20 --config.log_every=5 ")
+    # What is printed does the same without the flag.
+    printed = shlex.split(first.removeprefix("smoke test: "))
+    launch.train.main(parse_arguments(launch.train.COMMAND, [*command, *printed]))
+    assert experiments[0].run.steps == 20
+    assert experiments[0] == experiments[1]
+
+
+def test_a_smoke_test_refuses_a_key_that_it_sets(tmp_path: Path) -> None:
+    words = ["--config=experiments/demo.py", f"--workdir={tmp_path}", "--smoke_test", "--config.eval_every=7"]
+    with pytest.raises(UserError, match=r"--smoke_test sets config\.eval_every: omit --config\.eval_every, or"):
+        launch.train.main(parse_arguments(launch.train.COMMAND, words))

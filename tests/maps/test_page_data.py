@@ -275,6 +275,14 @@ def test_curves_hold_the_metrics_of_each_split(run, page):
     assert curves["bleu"]["test"] == [[1600, 99.1]]
 
 
+def test_the_page_says_what_each_metric_means(run, page):
+    meanings = page.data()["metricMeanings"]
+    assert meanings.keys() <= page.data()["curves"].keys()
+    assert meanings["bleu"].startswith("BLEU of the corpus, from 0 to 100")
+    assert meanings["loss"].endswith(", in nats")
+    assert "`" not in "".join(meanings.values())
+
+
 def test_metrics_of_a_run_that_was_killed_and_resumed(tmp_path):
     lines = [
         '{"step": 1, "split": "train", "loss": 5.0}',

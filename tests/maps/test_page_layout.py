@@ -106,6 +106,11 @@ def test_curves_that_few_need_are_under_the_fold(run, visit, tmp_path):  # noqa:
     assert {name.replace("_", " ") for name in speeds} <= set(folded)
     assert not set(main) & set(folded)
     assert page.locator("#more-curves summary").inner_text().startswith(f"{len(folded)} more: ")
+    page.locator("#metric-meanings summary").click()
+    meanings = dict(
+        zip(*(page.locator(f"#metric-meanings {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True)
+    )
+    assert meanings["batch wait"] == "Share of the time in which the loop waited for the next batch"
     # Updates that were skipped are news.
     lines[-1].update(skipped_updates=2.0, split="train")
     (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -53,6 +53,17 @@ class Backend(enum.Enum):
     CUDNN = "cudnn"
     SPLASH = "splash"
 
+    @classmethod
+    def advise_on_unknown(cls, name: str) -> str:
+        """Return which backends compute what another library calls `name`; "" for other names."""
+        if "flash" in name.lower():
+            return "flash attention is cudnn on NVIDIA GPUs and splash on TPUs, and auto chooses them there;"
+        if name.lower() in ("sdpa", "triton", "pallas", "xformers", "memory_efficient", "mem_efficient"):
+            return "auto chooses cudnn on NVIDIA GPUs and splash on TPUs where they are exact;"
+        if name.lower() in ("eager", "math", "naive", "reference", "dense"):
+            return "the reference with all weights in memory is einsum;"
+        return ""
+
 
 _CHOICES: dict[str, type[enum.Enum]] = {
     "normalizer": Normalizer,

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import sacrebleu
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import sites_between
@@ -270,8 +269,10 @@ def bleu(outputs: Sequence[str], references: Sequence[str], tokenizer: str, lowe
     Returns:
         BLEU, from 0 to 100, and the signature of sacreBLEU.
     """
+    from sacrebleu.metrics import BLEU  # with lxml, a tenth of what a mistake in a config waits for
+
     # force: no warning for text that is tokenized already; the signature states the tokenizer.
-    metric = sacrebleu.metrics.BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
+    metric = BLEU(tokenize=tokenizer, lowercase=lowercase, force=True)
     score = metric.corpus_score(list(outputs), [list(references)])
     return score.score, str(metric.get_signature())
 

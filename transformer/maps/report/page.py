@@ -15,6 +15,7 @@ from transformer.maps.report.run_data import config_entries, initial_view, read_
 from transformer.maps.store import CorruptMapsError, MapStore
 from transformer.pages.template import AssetFolder, render_scripted_page, with_shared_styles
 from transformer.runs.metric_curves import read_curves, thin_curve
+from transformer.runs.metric_definitions import find_definition
 from transformer.runs.run_directory import RunDirectory
 from transformer.storage.paths import parse_path, storage_of
 
@@ -240,6 +241,7 @@ def _store_facts(store: MapStore) -> dict[str, Any]:
         "commit": None,
         "started": None,
         "curves": {},
+        "metricMeanings": {},
         "samples": [],
         "damageMessages": [],
         "titles": store.labels.titles,
@@ -267,6 +269,7 @@ def _run_facts(run: RunDirectory, curves: Mapping[str, Any]) -> dict[str, Any]:
         "started": environment.get("started"),
         "config": _config_entries(run),
         "curves": _thin_curves(curves),
+        "metricMeanings": _metric_meanings(curves),
         "samples": read_samples(run),
     }
 
@@ -275,6 +278,16 @@ def _config_entries(run: RunDirectory) -> list[tuple[str, str]]:
     """Return the entries of a run's config, and where it was branched off another run, if it was."""
     origin = run.branch_origin()
     return [*config_entries(run.config()), *([] if origin is None else [("branched_from", str(origin))])]
+
+
+def _metric_meanings(names: Iterable[str]) -> dict[str, str]:
+    """Return what each metric with a definition means, with its unit."""
+    definitions = {name: find_definition(name) for name in names}
+    return {
+        name: definition.meaning.replace("`", "") + (f", in {definition.unit}" if definition.unit else "")
+        for name, definition in definitions.items()
+        if definition is not None
+    }
 
 
 def _thin_curves(curves: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ export function addMetricCurves(jump) {
   const said = parts.map((name) => name.replaceAll("_", " ")).join(", ");
   find(more, "summary").textContent = `${parts.length} more: ${truncate(showInvisible(said), 120)}`;
   for (const name of parts) addMetricCurve(find(more, ".curves"), name, jump);
+  showMeanings(names);
   more.addEventListener("toggle", () => metricCharts.slice(-parts.length).forEach((figure) => redrawFigure(figure)));
 }
 
@@ -59,6 +60,24 @@ function showSingleValues(names) {
     }),
   );
   byId("once").replaceChildren(...items);
+}
+
+/**
+ * What the metrics mean and their units; those of a task of one's own have no definition.
+ * @param {string[]} names
+ */
+function showMeanings(names) {
+  const defined = names.filter((name) => ownValue(data.metricMeanings, name));
+  byId("metric-meanings").hidden = !defined.length;
+  const items = defined.map((name) =>
+    createHtml(
+      "div",
+      {},
+      createHtml("dt", {}, name.replaceAll("_", " ")),
+      createHtml("dd", {}, data.metricMeanings[name]),
+    ),
+  );
+  find(byId("metric-meanings"), "dl").replaceChildren(...items);
 }
 
 /** The loss first, then what is measured on held-out data, then what is known of training alone. */

@@ -179,6 +179,8 @@ export interface ReportData {
   commit: string | null;
   started: string | null;
   curves: Curves;
+  /** What each metric of the library means, with its unit. */
+  metricMeanings: Record<string, string>;
   samples: SampleGroup[];
   damageMessages: string[];
   titles: string[];

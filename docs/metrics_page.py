@@ -1,0 +1,51 @@
+"""The page of all metrics, generated from their definitions in the library and in the READMEs of the projects."""
+
+from collections.abc import Iterable, Mapping
+
+from transformer.runs.metric_definitions import (
+    ANSWER_METRICS,
+    PREDICTION_METRICS,
+    SPEED_METRICS,
+    STEP_METRICS,
+    MetricDefinition,
+)
+
+_HEAD = """# Metrics
+
+The file `metrics.jsonl` of a run has one line for each report: the step, the split, and the metrics by name. The split
+is `train` for means over training batches, or the split that an evaluation measures. The [report](reports.md) draws
+the metrics over the steps, and says below the curves what they mean. The console shortens some names: `lr` is
+`learning_rate`, `grad` is `gradient_norm`, `exact` is `exact_match`.
+
+A word in capitals stands for what differs: `N` for a number, `SITE` for an attention module. Logarithms are natural, so
+losses are in nats: divide by ln 2 = 0.693 for bits. A metric without a unit is a plain number. A share is from 0 to 1.
+The statistics in `heads.jsonl` are on [another page](map_store.md#statistics). `make docs` generates this page.
+"""
+_SECTIONS = {
+    "Every training step": (
+        STEP_METRICS,
+        "Means over the steps since the last log. With several objectives, the name of the objective is in front.",
+    ),
+    "Speed": (SPEED_METRICS, "Over the time since the last log, without evaluations, maps and checkpoints."),
+    "Predictions": (PREDICTION_METRICS, "Of training batches and of evaluations."),
+    "Labels, answers and generated texts": (ANSWER_METRICS, "Of evaluations."),
+}
+
+
+def metrics_page(projects: Mapping[str, str]) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        projects: The title of each project that defines metrics of its own, by the name of its folder.
+    """
+    sections = [f"## {title}\n\n{text}\n\n{_table(rows)}" for title, (rows, text) in _SECTIONS.items()]
+    items = [
+        f"- [{title}](../../experiments/{project}/README.md#metrics)\n" for project, title in sorted(projects.items())
+    ]
+    own = "## Projects\n\nThese define metrics of their own:\n\n" + "".join(items)
+    return "\n".join([_HEAD, *sections, own])
+
+
+def _table(rows: Iterable[MetricDefinition]) -> str:
+    lines = [f"| `{row.name}` | {row.unit} | {row.meaning.replace('|', chr(92) + '|')} |\n" for row in rows]
+    return "| metric | unit | meaning |\n| --- | --- | --- |\n" + "".join(lines)
