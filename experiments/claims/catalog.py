@@ -40,5 +40,5 @@ def sort_claims(named_claims: Iterable[tuple[str, Claim]]) -> Mapping[str, Claim
     by_module = dict(sorted(named_claims, key=lambda named: named[1].number))
     for module, claim in by_module.items():
         if (other := by_number.setdefault(claim.number, module)) != module:
-            raise UserError(f"{module}.py and {other}.py are both {claim.name}: give one of them another number")
+            raise UserError(f"{other}.py and {module}.py are both {claim.name}: give one of them another number")
     return MappingProxyType(by_module)

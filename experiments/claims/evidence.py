@@ -43,6 +43,11 @@ class MeasuredRecord:
     figures: Figures
 
 
+def record_file(module: str) -> Path:
+    """Return the file of the record of a claim's module."""
+    return RESULTS / f"{module}.json"
+
+
 def command_of(claim: Claim) -> str:
     """Return the command that measures a claim's figures anew."""
     return shlex.join(["python", "-m", "experiments.claims", f"--only={claim.name}", "--rerun"])
@@ -94,8 +99,9 @@ def read_figures(evidence: Records) -> Figures:
     Raises:
         UserError: If a file is missing or not readable, or has not the figures.
     """
+    parsed = [_parse(EXPERIMENTS / name) for name in evidence.files]
     try:
-        return evidence.read([_parse(EXPERIMENTS / name) for name in evidence.files])
+        return evidence.read(parsed)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         names = ", ".join(evidence.files)
         raise UserError(f"{names} in experiments/ has not the figures of the claim ({error!r}): restore it") from error
@@ -109,6 +115,8 @@ def _parse(path: Path) -> Any:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): restore it") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON Lines ({error}): restore it") from error
 
 
 def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Figures, MeasuredRecord | None]:
@@ -124,7 +132,7 @@ def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Fig
     """
     if isinstance(claim.evidence, Records):
         return read_figures(claim.evidence), None
-    path = RESULTS / f"{module}.json"
+    path = record_file(module)
     if rerun or not path.exists():
         print(f"{claim.name}: measuring, about {claim.evidence.seconds:.0f} s ...", file=sys.stderr, flush=True)
         write_record(path, measure(claim, claim.evidence))
