@@ -179,9 +179,8 @@ def _line(name: str, points: Sequence[Point], ink: str, x_of: Callable[..., floa
         for x, y, low, high in points:
             band = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
             hint = escape_html(f"{name}: {format_number(y)}{band} at {format_number(x)}")
-            parts.append(
-                f'<circle class="marker {ink}" cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.4"><title>{hint}</title></circle>'
-            )
+            place = f'cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.4"'
+            parts.append(f'<circle class="marker {ink}" {place}><title>{hint}</title></circle>')
     return "".join(parts)
 
 

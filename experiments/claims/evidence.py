@@ -12,6 +12,7 @@ from typing import Any
 from experiments.claims.claim import Claim, Figures, Measurement, Records
 from transformer.config import UserError
 from transformer.runs.run_directory import describe_environment
+from transformer.storage.disk_errors import refuse_unwritable_file
 from transformer.storage.json_reading import read_dataclass, read_json
 from transformer.storage.paths import storage_of
 
@@ -80,8 +81,9 @@ def write_record(path: Path, record: MeasuredRecord) -> None:
         f"    {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in figures.items()
     ]
     text = "\n".join(["{", *lines, '  "figures": {', ",\n".join(figure_lines), "  }", "}", ""])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage_of(path).replace(path, text.encode())
+    with refuse_unwritable_file(path, "record"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage_of(path).replace(path, text.encode())
 
 
 def read_record(path: Path) -> MeasuredRecord:
