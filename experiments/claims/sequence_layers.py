@@ -74,11 +74,16 @@ def convolution_layer(width: int, size: int, *, dilation: int = 1) -> SequenceLa
 
 
 def layers_to_connect(layers: Iterable[SequenceLayer], length: int, width: int) -> int:
-    """Return after how many layers the last output has a derivative with respect to the first input."""
-    x_1xTxE = jax.random.normal(jax.random.key(0), (1, length, width))
+    """Return after how many layers of random parameters the last output has a derivative to the first input."""
+    random = np.random.default_rng(0)
+
+    def draw(shape: jax.ShapeDtypeStruct) -> np.ndarray:
+        return random.normal(scale=width**-0.5, size=shape.shape).astype(shape.dtype)
+
+    x_1xTxE = jnp.asarray(random.standard_normal((1, length, width)), jnp.float32)
     tangent_1xTxE = jnp.zeros_like(x_1xTxE).at[:, 0].set(1.0)
     for number, layer in enumerate(layers, start=1):
-        params = layer.module.init(jax.random.key(number))
+        params = jax.tree.map(draw, layer.module.shapes())
         x_1xTxE, tangent_1xTxE = _apply_with_tangent(layer, params, x_1xTxE, tangent_1xTxE)
         # Derivatives of random linear layers grow or shrink with depth; only whether they are zero counts.
         scale = float(jnp.abs(tangent_1xTxE).max())
