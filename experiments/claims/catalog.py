@@ -1,0 +1,44 @@
+"""All claims, found by walking this folder: a module with a `CLAIM` is a claim."""
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from experiments.claims.claim import Claim
+from transformer.config import UserError
+
+PACKAGE = "experiments.claims"
+
+
+@functools.cache
+def claims_by_module() -> Mapping[str, Claim]:
+    """Return the claims in the order of their numbers, each by the name of its module, such as "softmax_saturation".
+
+    Raises:
+        UserError: If two claims have one number.
+    """
+    names = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if not info.name.startswith("_")]
+    modules = {name: importlib.import_module(f"{PACKAGE}.{name}") for name in names}
+    return sort_claims((name, module.CLAIM) for name, module in modules.items() if hasattr(module, "CLAIM"))
+
+
+def claims() -> tuple[Claim, ...]:
+    """Return the claims in the order of their numbers."""
+    return tuple(claims_by_module().values())
+
+
+def sort_claims(named_claims: Iterable[tuple[str, Claim]]) -> Mapping[str, Claim]:
+    """Return claims by module, in the order of their numbers.
+
+    Raises:
+        UserError: If two claims have one number.
+    """
+    by_number: dict[int, str] = {}
+    by_module = dict(sorted(named_claims, key=lambda named: named[1].number))
+    for module, claim in by_module.items():
+        if (other := by_number.setdefault(claim.number, module)) != module:
+            raise UserError(f"{module}.py and {other}.py are both {claim.name}: give one of them another number")
+    return MappingProxyType(by_module)
