@@ -17,6 +17,7 @@ NUM_SERIES_COLORS = 8
 NUM_HEAT_LEVELS = 20
 MAX_CELL, MAX_WRITTEN_CELLS = 34, 150
 MAX_LABEL = 130
+MAX_UNBROKEN_CELL = 24
 SCALE_HEIGHT = 26
 
 
@@ -36,12 +37,17 @@ def draw_table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
     rows = []
     for first, *cells in table.rows:
-        data = "".join(f"<td>{escape_html(cell)}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{escape_html(first)}</th>{data}</tr>')
+        data = "".join(f"<td{_wrapping(cell)}>{escape_html(cell)}</td>" for cell in cells)
+        rows.append(f'<tr><th scope="row"{_wrapping(first)}>{escape_html(first)}</th>{data}</tr>')
     return (
         f'<figure class="exhibit">{_caption(table.caption)}<div class="scroll" tabindex="0"><table><thead><tr>{head}'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></figure>"
     )
+
+
+def _wrapping(cell: str) -> str:
+    """Return the class of a cell that may take several lines."""
+    return ' class="long"' if len(cell) > MAX_UNBROKEN_CELL else ""
 
 
 @dataclass(frozen=True)

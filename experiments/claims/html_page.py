@@ -165,4 +165,4 @@ def _shown(reference: str, known_names: set[str]) -> str:
     if reference in known_names:
         return f'<a href="#{reference}">{reference}</a>'
     path, _, test = reference.partition("::")
-    return f"<code>{escape_html(test or path)}</code>"
+    return f'<code title="{escape_html(path)}">{escape_html(test or path)}</code>'
