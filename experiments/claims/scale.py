@@ -70,7 +70,7 @@ def judge(figures: Figures) -> Finding:
         return Finding(Verdict.FAILS, reason)
     return Finding(
         Verdict.CONDITIONAL,
-        f"{reason} Condition: enough data; none of these texts is read so often that it is learned by heart.",
+        f"{reason} Condition: enough data; a model too large for its text was not tried.",
     )
 
 
