@@ -37,8 +37,10 @@ def sort_claims(named_claims: Iterable[tuple[str, Claim]]) -> Mapping[str, Claim
         UserError: If two claims have one number.
     """
     by_number: dict[int, str] = {}
-    by_module = dict(sorted(named_claims, key=lambda named: named[1].number))
+    by_module = dict(sorted(named_claims, key=lambda pair: pair[1].number))
     for module, claim in by_module.items():
-        if (other := by_number.setdefault(claim.number, module)) != module:
-            raise UserError(f"{other}.py and {module}.py are both {claim.name}: give one of them another number")
+        if (earlier_module := by_number.setdefault(claim.number, module)) != module:
+            raise UserError(
+                f"{earlier_module}.py and {module}.py are both {claim.name}: give one of them another number"
+            )
     return MappingProxyType(by_module)

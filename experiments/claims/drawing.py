@@ -99,47 +99,49 @@ def logarithmic_axis(values: Iterable[float], *, at_values: bool = False) -> Axi
 
 def draw_line_chart(chart: LineChart) -> str:
     """Return a chart as HTML: caption, legend and SVG."""
-    shown = {name: _drawable(series, chart) for name, series in chart.series.items()}
-    shown = {name: points for name, points in shown.items() if points}
-    heights = [value for points in shown.values() for point in points for value in point[1:] if value is not None]
-    x_values = [point[0] for points in shown.values() for point in points]
+    lines = {name: _drawable(series, chart) for name, series in chart.series.items()}
+    lines = {name: points for name, points in lines.items() if points}
+    heights = [value for points in lines.values() for point in points for value in point[1:] if value is not None]
+    x_values = [point[0] for points in lines.values() for point in points]
     x_axis = logarithmic_axis(x_values, at_values=True) if chart.x_scale == "log" else linear_axis(x_values)
     y_axis = logarithmic_axis(heights) if chart.y_scale == "log" else linear_axis(heights)
-    left = 12 + LETTER_WIDTH * max(len(format_number(tick)) for tick in y_axis.ticks)
+    margin = 12 + LETTER_WIDTH * max(len(format_number(tick)) for tick in y_axis.ticks)
 
-    def x_of(value: float) -> float:
-        return left + x_axis.place(value) * (WIDTH - RIGHT - left)
+    def place_x(value: float) -> float:
+        return margin + x_axis.place(value) * (WIDTH - RIGHT - margin)
 
-    def y_of(value: float) -> float:
+    def place_y(value: float) -> float:
         return HEIGHT - BOTTOM - y_axis.place(value) * (HEIGHT - BOTTOM - TOP)
 
     parts = []
     for tick in y_axis.ticks:
-        y = y_of(tick)
-        parts.append(f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(format_number(tick), left - 6, y + 4, "tick", "end"))
+        y = place_y(tick)
+        parts.append(f'<line class="grid" x1="{margin:.1f}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(format_number(tick), margin - 6, y + 4, "tick", "end"))
     last_end = -math.inf
     for tick in x_axis.ticks:
-        label, x = format_number(tick), x_of(tick)
-        half = LETTER_WIDTH * len(label) / 2
+        label, x = format_number(tick), place_x(tick)
+        half_width = LETTER_WIDTH * len(label) / 2
         parts.append(
             f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>'
         )
-        middle = min(x, WIDTH - half)
-        if middle - half > last_end + 4:
+        middle = min(x, WIDTH - half_width)
+        if middle - half_width > last_end + 4:
             parts.append(_text(label, middle, HEIGHT - BOTTOM + 16, "tick", "middle"))
-            last_end = middle + half
+            last_end = middle + half_width
     logarithmic = " (log)" if chart.x_scale == "log" else ""
-    parts.append(_text(f"{chart.x_label}{logarithmic}", (left + WIDTH - RIGHT) / 2, HEIGHT - 6, "axis-name", "middle"))
+    parts.append(
+        _text(f"{chart.x_label}{logarithmic}", (margin + WIDTH - RIGHT) / 2, HEIGHT - 6, "axis-name", "middle")
+    )
     parts.append(_text(chart.y_label + (" (log)" if chart.y_scale == "log" else ""), 2, 12, "axis-name", "start"))
     # Bands first: a line is never under the band of another series.
-    parts += [_band(points, _ink(index), x_of, y_of) for index, points in enumerate(shown.values())]
-    for index, (name, points) in enumerate(shown.items()):
-        parts.append(_line(name, points, _ink(index), x_of, y_of))
+    parts += [_band(points, _ink(index), place_x, place_y) for index, points in enumerate(lines.values())]
+    for index, (name, points) in enumerate(lines.items()):
+        parts.append(_line(name, points, _ink(index), place_x, place_y))
     entries = [
         f'<span class="entry"><svg class="sample" width="26" height="8" aria-hidden="true">'
         f'<path class="stroke {_ink(index)}" d="M1 4H25"/></svg>{escape_html(name)}</span>'
-        for index, name in enumerate(shown)
+        for index, name in enumerate(lines)
     ]
     legend = f'<div class="entries">{"".join(entries)}</div>' if len(entries) > 1 else ""
     return (
@@ -170,22 +172,24 @@ def _ink(index: int) -> str:
     return f"series-{number} dash-{number}"
 
 
-def _band(points: Sequence[Point], ink: str, x_of: Callable[..., float], y_of: Callable[..., float]) -> str:
-    upper = [f"{x_of(x):.1f} {y_of(high):.1f}" for x, _, _, high in points if high is not None]
-    lower = [f"{x_of(x):.1f} {y_of(low):.1f}" for x, _, low, _ in reversed(points) if low is not None]
+def _band(points: Sequence[Point], ink: str, place_x: Callable[..., float], place_y: Callable[..., float]) -> str:
+    upper = [f"{place_x(x):.1f} {place_y(high):.1f}" for x, _, _, high in points if high is not None]
+    lower = [f"{place_x(x):.1f} {place_y(low):.1f}" for x, _, low, _ in reversed(points) if low is not None]
     if not upper or not lower:
         return ""
     return f'<path class="band {ink}" d="M{"L".join([*upper, *lower])}Z"/>'
 
 
-def _line(name: str, points: Sequence[Point], ink: str, x_of: Callable[..., float], y_of: Callable[..., float]) -> str:
-    places = [f"{x_of(x):.1f} {y_of(y):.1f}" for x, y, *_ in points]
+def _line(
+    name: str, points: Sequence[Point], ink: str, place_x: Callable[..., float], place_y: Callable[..., float]
+) -> str:
+    places = [f"{place_x(x):.1f} {place_y(y):.1f}" for x, y, *_ in points]
     parts = [f'<path class="stroke {ink}" d="M{"L".join(places)}"/>']
     if len(points) <= MAX_MARKED_POINTS:
         for x, y, low, high in points:
             band = "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
             hint = escape_html(f"{name}: {format_number(y)}{band} at {format_number(x)}")
-            place = f'cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.4"'
+            place = f'cx="{place_x(x):.1f}" cy="{place_y(y):.1f}" r="3.4"'
             parts.append(f'<circle class="marker {ink}" {place}><title>{hint}</title></circle>')
     return "".join(parts)
 
@@ -193,9 +197,9 @@ def _line(name: str, points: Sequence[Point], ink: str, x_of: Callable[..., floa
 def draw_heat_map(heat_map: HeatMap) -> str:
     """Return a heat map as HTML: caption and SVG, with the scale below."""
     num_columns, num_rows = len(heat_map.column_labels), len(heat_map.row_labels)
-    left = 8 + min(MAX_LABEL, LETTER_WIDTH * max(map(len, heat_map.row_labels)))
-    left += 16 if heat_map.row_axis else 0
-    cell = min(MAX_CELL, (WIDTH - left - 2) / num_columns)
+    margin = 8 + min(MAX_LABEL, LETTER_WIDTH * max(map(len, heat_map.row_labels)))
+    margin += 16 if heat_map.row_axis else 0
+    cell = min(MAX_CELL, (WIDTH - margin - 2) / num_columns)
     longest = LETTER_WIDTH * max(map(len, heat_map.column_labels))
     upright = longest + 4 > cell
     labels_height = min(MAX_LABEL, longest) + 8 if upright else 18
@@ -204,7 +208,7 @@ def draw_heat_map(heat_map: HeatMap) -> str:
     are_written = num_columns * num_rows <= MAX_WRITTEN_CELLS and cell >= 24
     parts = []
     if heat_map.column_axis:
-        parts.append(_text(heat_map.column_axis, left + num_columns * cell / 2, 12, "axis-name", "middle"))
+        parts.append(_text(heat_map.column_axis, margin + num_columns * cell / 2, 12, "axis-name", "middle"))
     if heat_map.row_axis:
         middle = top + num_rows * cell / 2
         parts.append(
@@ -213,32 +217,31 @@ def draw_heat_map(heat_map: HeatMap) -> str:
     # Names that are closer than lines of text are written for some columns and rows.
     every = math.ceil(12 / cell)
     for column, label in list(enumerate(heat_map.column_labels))[:: every if upright else 1]:
-        x, y = left + (column + 0.5) * cell, top - 6
+        x, y = margin + (column + 0.5) * cell, top - 6
         words = _shorten(label)
         turn = f' transform="rotate(-90 {x + 4:.1f} {y:.1f})"' if upright else ""
         parts.append(_text(words, x + 4 if upright else x, y, "tick", "start" if upright else "middle", turn))
     for row, label in list(enumerate(heat_map.row_labels))[::every]:
-        parts.append(_text(_shorten(label), left - 6, top + (row + 0.5) * cell + 4, "tick", "end"))
+        parts.append(_text(_shorten(label), margin - 6, top + (row + 0.5) * cell + 4, "tick", "end"))
     for row, values in enumerate(heat_map.values):
         for column, value in enumerate(values):
             level = heat_level(value, largest)
-            x, y = left + column * cell, top + row * cell
+            x, y = margin + column * cell, top + row * cell
             hint = f"{heat_map.row_labels[row]}, {heat_map.column_labels[column]}: {format_number(value)}"
             parts.append(
                 f'<rect class="heat-{level}" x="{x:.1f}" y="{y:.1f}" width="{cell:.1f}" height="{cell:.1f}">'
                 f"<title>{escape_html(hint)}</title></rect>"
             )
             if are_written:
-                written = f"{value:.2f}".removeprefix("0") if 0 < value < 1 else f"{value:.3g}"
+                label = f"{value:.2f}".removeprefix("0") if 0 < value < 1 else f"{value:.3g}"
                 tone = "on-heat" if level > NUM_HEAT_LEVELS // 2 else "cell"
-                parts.append(_text(written, x + cell / 2, y + cell / 2 + 4, tone, "middle"))
+                parts.append(_text(label, x + cell / 2, y + cell / 2 + 4, tone, "middle"))
     bottom = top + num_rows * cell
-    parts.append(_text("0", left, bottom + 20, "tick", "start"))
+    parts.append(_text("0", margin, bottom + 20, "tick", "start"))
     for level in range(NUM_HEAT_LEVELS + 1):
-        parts.append(
-            f'<rect class="heat-{level}" x="{left + 12 + 5 * level:.1f}" y="{bottom + 11:.1f}" width="5" height="10"/>'
-        )
-    end = left + 12 + 5 * (NUM_HEAT_LEVELS + 1)
+        x, y = margin + 12 + 5 * level, bottom + 11
+        parts.append(f'<rect class="heat-{level}" x="{x:.1f}" y="{y:.1f}" width="5" height="10"/>')
+    end = margin + 12 + 5 * (NUM_HEAT_LEVELS + 1)
     parts.append(_text(format_number(largest), end + 5, bottom + 20, "tick", "start"))
     label = f"{heat_map.row_axis or 'rows'} by {heat_map.column_axis or 'columns'}"
     return (

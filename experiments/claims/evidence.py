@@ -49,7 +49,7 @@ def record_file(module: str) -> Path:
     return RESULTS / f"{module}.json"
 
 
-def command_of(claim: Claim) -> str:
+def measuring_command(claim: Claim) -> str:
     """Return the command that measures a claim's figures anew."""
     return shlex.join(["python", "-m", "experiments.claims", f"--only={claim.name}", "--rerun"])
 
@@ -68,7 +68,7 @@ def measure(claim: Claim, evidence: Measurement) -> MeasuredRecord:
     # As they are read: without tuples, and with texts as keys.
     figures = json.loads(json.dumps(figures, allow_nan=False))
     return MeasuredRecord(
-        claim.name, command_of(claim), facts["commit"], hardware, versions, round(seconds, 2), figures
+        claim.name, measuring_command(claim), facts["commit"], hardware, versions, round(seconds, 2), figures
     )
 
 

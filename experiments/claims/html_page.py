@@ -91,8 +91,8 @@ def _lecture(
         items = "".join(_erratum(erratum, known_names) for erratum in own_errata)
         parts.append(f'<div class="panel errata"><h3>Errata of {lecture}</h3>{items}</div>')
     if repeated_errata:
-        named = ((erratum.name, erratum.statement) for erratum in repeated_errata)
-        parts.append(_links("Errata above that are of this lecture too", named))
+        entries = ((erratum.name, erratum.statement) for erratum in repeated_errata)
+        parts.append(_links("Errata above that are of this lecture too", entries))
     return "".join([*parts, "</section>"])
 
 
@@ -100,8 +100,8 @@ def _count(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"
 
 
-def _links(words: str, named: Iterable[tuple[str, str]]) -> str:
-    items = "".join(f'<span><a href="#{name}">{name} {escape_html(title)}</a></span>' for name, title in named)
+def _links(words: str, entries: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f'<span><a href="#{name}">{name} {escape_html(title)}</a></span>' for name, title in entries)
     return f'<p class="links">{words}: {items}</p>'
 
 
@@ -151,17 +151,17 @@ def format_seconds(seconds: float) -> str:
 
 
 def _erratum(erratum: Erratum, known_names: set[str]) -> str:
-    shown = ", ".join(_shown(reference, known_names) for reference in erratum.shown_by) or "the source alone"
+    references = ", ".join(_reference(reference, known_names) for reference in erratum.shown_by) or "the source alone"
     return (
         f'<div class="erratum" id="{erratum.name}"><h4><a href="#{erratum.name}">{erratum.name}</a></h4>'
         f'<div><p class="label">It says</p><p>{escape_html(erratum.statement)}</p></div>'
         f'<div><p class="label">Right is</p><p>{escape_html(erratum.correction)}</p>'
         f'<p class="because">{escape_html(erratum.reason)}</p>'
-        f'<p class="shown">{escape_html(erratum.source)}. Shown by {shown}</p></div></div>'
+        f'<p class="shown">{escape_html(erratum.source)}. Shown by {references}</p></div></div>'
     )
 
 
-def _shown(reference: str, known_names: set[str]) -> str:
+def _reference(reference: str, known_names: set[str]) -> str:
     if reference in known_names:
         return f'<a href="#{reference}">{reference}</a>'
     path, _, test = reference.partition("::")

@@ -126,12 +126,12 @@ def _chart_table(chart: LineChart) -> str:
 
 def _erratum_row(erratum: Erratum, anchors: Mapping[str, str]) -> Sequence[str]:
     also = f" (also {', '.join(erratum.lectures[1:])})" if erratum.lectures[1:] else ""
-    shown = ", ".join(_shown(reference, anchors) for reference in erratum.shown_by) or "the source alone"
+    references = ", ".join(_reference(reference, anchors) for reference in erratum.shown_by) or "the source alone"
     right = f"{erratum.correction} {erratum.reason}"
-    return (f"{erratum.name}{also}", erratum.statement, right, erratum.source, shown)
+    return (f"{erratum.name}{also}", erratum.statement, right, erratum.source, references)
 
 
-def _shown(reference: str, anchors: Mapping[str, str]) -> str:
+def _reference(reference: str, anchors: Mapping[str, str]) -> str:
     path, _, test = reference.partition("::")
     if test:
         return f"{_link(posixpath.basename(path), path)} `{test}`"

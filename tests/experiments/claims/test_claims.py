@@ -13,7 +13,7 @@ import pytest
 
 from experiments.claims.catalog import claims, claims_by_module, sort_claims
 from experiments.claims.claim import Measurement, Records, Verdict
-from experiments.claims.evidence import EXPERIMENTS, RESULTS, command_of, load_figures, record_file
+from experiments.claims.evidence import EXPERIMENTS, RESULTS, measuring_command, load_figures, record_file
 from experiments.claims.exhibits import HeatMap, LineChart, Table
 from experiments.claims.judgment import LECTURES, JudgedClaim, judge_figures
 from experiments.claims.pages import render_pages
@@ -29,7 +29,7 @@ each_claim = pytest.mark.parametrize("module", CLAIMS)
 def recorded_claim(module: str) -> JudgedClaim:
     """A claim judged by its record; none is measured."""
     claim = CLAIMS[module]
-    assert isinstance(claim.evidence, Records) or record_file(module).is_file(), f"run {command_of(claim)}"
+    assert isinstance(claim.evidence, Records) or record_file(module).is_file(), f"run {measuring_command(claim)}"
     figures, record = load_figures(module, claim)
     return judge_figures(claim, figures, record)
 
@@ -75,7 +75,7 @@ def test_a_claim_is_whole(module: str) -> None:
         assert (EXPERIMENTS / claim.evidence.page).is_file()
     else:
         assert judged.record is not None
-        assert (judged.record.claim, judged.record.command) == (claim.name, command_of(claim))
+        assert (judged.record.claim, judged.record.command) == (claim.name, measuring_command(claim))
         assert judged.record.commit
 
 
