@@ -7,12 +7,12 @@ from experiments.claims.claim import Claim, Figures, Finding, Records, Verdict
 from experiments.claims.exhibits import Table
 
 SYSTEMS = {
-    "recurrent_phrases": "GRU, one head of soft attention",
-    "recurrent_multi_head": "GRU, several heads, the best chosen",
-    "demo": "Transformer, the best of 8 heads chosen",
-    "recurrent_deep_att": "Deep-Att, stacked LSTMs",
-    "recurrent_gnmt": "GNMT, stacked LSTMs",
-    "recurrent_hard": "GRU, one head of hard attention",
+    "recurrent_phrases": "a GRU with one head of soft attention",
+    "recurrent_multi_head": "a GRU with several heads, the best chosen",
+    "demo": "a Transformer, the best of 8 heads chosen",
+    "recurrent_deep_att": "the stacked LSTMs of Deep-Att",
+    "recurrent_gnmt": "the stacked LSTMs of GNMT",
+    "recurrent_hard": "a GRU with one head of hard attention",
 }
 
 
@@ -40,11 +40,11 @@ def judge(figures: Figures) -> Finding:
     if "recurrent_phrases" in poor:
         return Finding(Verdict.FAILS, reason)
     if poor:
+        names = " and ".join(SYSTEMS[name] for name in poor)
         worst = max(max(figures[name]["errors"]) for name in poor)
         reason += (
-            f" It depends on the model: {' and '.join(f'({SYSTEMS[name]})' for name in poor)} have more than half of "
-            f"the diagonal's error in some seed, up to {worst:.2f}, though they translate; and a Transformer's head must "
-            "first be found with known links."
+            f" It depends on the model: {names} have more than half of the diagonal's error in some seed, up to "
+            f"{worst:.2f}, though they translate; and a Transformer's head must first be found with known links."
         )
     return Finding(Verdict.CONDITIONAL if poor else Verdict.HOLDS, reason)
 
