@@ -86,7 +86,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, table 1; Dao et al. 2022, FlashAttention, section 3",
     refutation="The working memory of a program that keeps the map grows with the length to a power below 1.8. A "
     "condition: another program has the same output within 1e-5 and grows to a power below 1.2.",
-    evidence=Measurement(measure=measure, seconds=25),
+    evidence=Measurement(measure=measure, seconds=5),
     judge=judge,
     exhibits=exhibits,
 )

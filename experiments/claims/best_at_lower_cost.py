@@ -15,7 +15,9 @@ def judge(figures: Figures) -> Finding:
         if name != "transformer-big" and pair in row
     )
     shares = {
-        pair: [published["transformer-big"][pair]["flops"] / row["flops"] for row in single_systems(figures, pair).values()]
+        pair: [
+            published["transformer-big"][pair]["flops"] / row["flops"] for row in single_systems(figures, pair).values()
+        ]
         for pair in PAIRS
     }
     final = {name: run["flops"][-1] for name, run in own.items()}

@@ -36,13 +36,18 @@ def measure() -> Figures:
     variables = model.init(model_key)
     tokens_1xT = jax.random.randint(token_key, (1, LENGTH), 0, VOCABULARY)
     changed_BxT = jnp.stack(
-        [jnp.where(jnp.arange(LENGTH) > last, (tokens_1xT[0] + 1) % VOCABULARY, tokens_1xT[0]) for last in range(LENGTH)]
+        [
+            jnp.where(jnp.arange(LENGTH) > last, (tokens_1xT[0] + 1) % VOCABULARY, tokens_1xT[0])
+            for last in range(LENGTH)
+        ]
     )
     run = jax.jit(lambda tokens: model.apply(variables, {"tokens": tokens}, train=False)[0])
     original_TxV = np.asarray(run(jnp.repeat(tokens_1xT, LENGTH, axis=0)))[0]
     changed_BxTxV = np.asarray(run(changed_BxT))
     past_changes = [np.abs(changed_BxTxV[last, : last + 1] - original_TxV[: last + 1]).max() for last in range(LENGTH)]
-    future_changes = [np.abs(changed_BxTxV[last, last + 1 :] - original_TxV[last + 1 :]).max() for last in range(LENGTH - 1)]
+    future_changes = [
+        np.abs(changed_BxTxV[last, last + 1 :] - original_TxV[last + 1 :]).max() for last in range(LENGTH - 1)
+    ]
     return {
         "length": LENGTH,
         "future_weight": float(weights_TxT[future_TxT].max()),

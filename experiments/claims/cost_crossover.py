@@ -112,7 +112,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, section 4",
     refutation="At some length up to the width an LSTM takes less time, or at the longest one attention does. A "
     "condition: they take as long at less than half or more than twice the width.",
-    evidence=Measurement(measure=measure, seconds=20),
+    evidence=Measurement(measure=measure, seconds=10),
     judge=judge,
     exhibits=exhibits,
 )

@@ -56,7 +56,11 @@ def exhibits(figures: Figures) -> tuple[Table, ...]:
             caption="Alignment error rate on 2,000 phrases whose links are known, by seed; less is better",
             columns=("system", "error of each seed", "the diagonal's"),
             rows=[
-                (label, ", ".join(f"{error:.3f}" for error in figures[name]["errors"]), f"{figures[name]['diagonal']:.3f}")
+                (
+                    label,
+                    ", ".join(f"{error:.3f}" for error in figures[name]["errors"]),
+                    f"{figures[name]['diagonal']:.3f}",
+                )
                 for name, label in SYSTEMS.items()
             ],
         ),

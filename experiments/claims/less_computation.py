@@ -56,7 +56,9 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
         x_label="FLOPs",
         y_label="validation cross-entropy, nats",
         x_scale="log",
-        series={label: Series(figures["own"][name]["flops"], figures["own"][name]["loss"]) for name, label in OWN.items()},
+        series={
+            label: Series(figures["own"][name]["flops"], figures["own"][name]["loss"]) for name, label in OWN.items()
+        },
     )
     table = Table(
         caption="The base model and the best single system before it, newstest2014",

@@ -95,7 +95,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, section 3.5; Lee et al. 2019, Set Transformer",
     refutation="An encoder without positions is right on other than half of the pairs of texts that differ in the order "
     "of two tokens alone (within 0.01); or one with positions does not learn it to 0.95 either.",
-    evidence=Measurement(measure=measure, seconds=30),
+    evidence=Measurement(measure=measure, seconds=20),
     judge=judge,
     exhibits=exhibits,
 )

@@ -100,7 +100,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, table 1",
     refutation="The last output's derivative with respect to the first input becomes non-zero after another number of "
     "layers or steps than 1, n, (n - 1) / (k - 1) and log_k n.",
-    evidence=Measurement(measure=measure, seconds=30),
+    evidence=Measurement(measure=measure, seconds=5),
     judge=judge,
     exhibits=exhibits,
 )

@@ -89,7 +89,7 @@ CLAIM = Claim(
     source="Lee et al. 2019, Set Transformer, section 3.1; Vaswani et al. 2017, section 3.5",
     refutation="The outputs of permuted inputs differ from the permuted outputs by more than 1e-5. A condition: "
     "positions or a causal mask make them differ by more than 0.01.",
-    evidence=Measurement(measure=measure, seconds=5),
+    evidence=Measurement(measure=measure, seconds=4),
     judge=judge,
     exhibits=exhibits,
 )

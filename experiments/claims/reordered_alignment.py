@@ -85,7 +85,7 @@ CLAIM = Claim(
     source="Bahdanau et al. 2015, section 5.2.1 and figure 3",
     refutation="In some seed and order, less than 0.7 of the weight lies within one word of the right one. A condition: "
     "less than half lies on the right word itself.",
-    evidence=Measurement(measure=measure, seconds=40),
+    evidence=Measurement(measure=measure, seconds=20),
     judge=judge,
     exhibits=exhibits,
 )

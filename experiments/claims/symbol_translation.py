@@ -20,7 +20,17 @@ PAD, BEGIN, FIRST_ORDER, FIRST_SYMBOL = 0, 1, 2, 5
 # Where each target word comes from: the first source word names the order, the others follow it.
 ORDERS: Mapping[str, tuple[int, ...]] = {
     "same": tuple(range(LENGTH)),
-    "phrase": (0, 1, 2, 5, 4, 3, 6, 7, 8),  # three words in the middle change places, as in "zone économique européenne"
+    "phrase": (
+        0,
+        1,
+        2,
+        5,
+        4,
+        3,
+        6,
+        7,
+        8,
+    ),  # three words in the middle change places, as in "zone économique européenne"
     "reversed": tuple(reversed(range(LENGTH))),
 }
 INTERFACE = TaskInterface(

@@ -20,7 +20,9 @@ def own_ratios(figures: Figures) -> dict[str, float | None]:
     """Return how many times the Transformer's operations the other runs here took to its last validation loss."""
     transformer = figures["own"]["transformer"]
     reached = {
-        name: flops_to_loss(run, transformer["loss"][-1]) for name, run in figures["own"].items() if name != "transformer"
+        name: flops_to_loss(run, transformer["loss"][-1])
+        for name, run in figures["own"].items()
+        if name != "transformer"
     }
     return {name: None if flops is None else flops / transformer["flops"][-1] for name, flops in reached.items()}
 

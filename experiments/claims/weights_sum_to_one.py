@@ -100,7 +100,7 @@ CLAIM = Claim(
     refutation="A softmax weight on a real key is 0 or below with ordinary logits, a row's sum differs from 1 by more "
     "than 1e-5, or a padded key has weight. A condition: large logits give exact zeros, or a query that sees nothing has "
     "no weights.",
-    evidence=Measurement(measure=measure, seconds=8),
+    evidence=Measurement(measure=measure, seconds=3),
     judge=judge,
     exhibits=exhibits,
 )
