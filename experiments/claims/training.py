@@ -13,7 +13,7 @@ def train(
     *,
     steps: int,
     learning_rate: float,
-    seed: int,
+    seed: Any,
 ) -> PyTree:
     """Minimize a loss by Adam in one compiled loop, with a rate that rises for a tenth of the steps and then falls to 0.
 
