@@ -12,6 +12,7 @@ from typing import Any
 from experiments.claims.claim import Claim, Figures, Measurement, Records
 from transformer.config import UserError
 from transformer.runs.run_directory import describe_environment
+from transformer.storage.disk_errors import refuse_unwritable_file
 from transformer.storage.json_reading import read_dataclass, read_json
 from transformer.storage.paths import storage_of
 
@@ -43,7 +44,12 @@ class MeasuredRecord:
     figures: Figures
 
 
-def command_of(claim: Claim) -> str:
+def record_file(module: str) -> Path:
+    """Return the file of the record of a claim's module."""
+    return RESULTS / f"{module}.json"
+
+
+def measuring_command(claim: Claim) -> str:
     """Return the command that measures a claim's figures anew."""
     return shlex.join(["python", "-m", "experiments.claims", f"--only={claim.name}", "--rerun"])
 
@@ -62,7 +68,7 @@ def measure(claim: Claim, evidence: Measurement) -> MeasuredRecord:
     # As they are read: without tuples, and with texts as keys.
     figures = json.loads(json.dumps(figures, allow_nan=False))
     return MeasuredRecord(
-        claim.name, command_of(claim), facts["commit"], hardware, versions, round(seconds, 2), figures
+        claim.name, measuring_command(claim), facts["commit"], hardware, versions, round(seconds, 2), figures
     )
 
 
@@ -75,8 +81,9 @@ def write_record(path: Path, record: MeasuredRecord) -> None:
         f"    {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in figures.items()
     ]
     text = "\n".join(["{", *lines, '  "figures": {', ",\n".join(figure_lines), "  }", "}", ""])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage_of(path).replace(path, text.encode())
+    with refuse_unwritable_file(path, "record"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        storage_of(path).replace(path, text.encode())
 
 
 def read_record(path: Path) -> MeasuredRecord:
@@ -94,8 +101,9 @@ def read_figures(evidence: Records) -> Figures:
     Raises:
         UserError: If a file is missing or not readable, or has not the figures.
     """
+    parsed = [_parse(EXPERIMENTS / name) for name in evidence.files]
     try:
-        return evidence.read([_parse(EXPERIMENTS / name) for name in evidence.files])
+        return evidence.read(parsed)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         names = ", ".join(evidence.files)
         raise UserError(f"{names} in experiments/ has not the figures of the claim ({error!r}): restore it") from error
@@ -109,6 +117,8 @@ def _parse(path: Path) -> Any:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): restore it") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON Lines ({error}): restore it") from error
 
 
 def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Figures, MeasuredRecord | None]:
@@ -124,7 +134,7 @@ def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Fig
     """
     if isinstance(claim.evidence, Records):
         return read_figures(claim.evidence), None
-    path = RESULTS / f"{module}.json"
+    path = record_file(module)
     if rerun or not path.exists():
         print(f"{claim.name}: measuring, about {claim.evidence.seconds:.0f} s ...", file=sys.stderr, flush=True)
         write_record(path, measure(claim, claim.evidence))
