@@ -93,7 +93,7 @@ def measure() -> Figures:
 
 
 def judge(figures: Figures) -> Finding:
-    """Attention must be flat over the distance where recurrence vanishes; to hold alone, a bare stack over depth too."""
+    """Attention must be flat over the distance where recurrence vanishes; to hold alone, a bare stack too, by depth."""
     near_and_far = {name: (norms[0], norms[-1]) for name, norms in figures["by_distance"].items()}
     fall = {name: near / far for name, (near, far) in near_and_far.items()}
     bare, residual = (figures["by_depth"][name] for name in ("neither", "residual and pre-norm"))
