@@ -71,10 +71,11 @@ def judge(figures: Figures) -> Finding:
     means = {name: statistics.mean(values) for name, values in accuracies.items()}
     encoder, decoder = accuracies["encoder without positions"], accuracies["causal decoder without positions"]
     reason = (
-        f"Told which of two words comes first, an encoder without positions is right in "
+        "Told which of two words comes first, an encoder without positions is right in "
         f"{means['encoder without positions']:.3f} of the texts and with them in "
         f"{means['encoder with positions']:.3f}; a causal decoder is right in "
-        f"{means['causal decoder without positions']:.3f} without them ({len(encoder)} seeds, {figures['steps']} steps)."
+        f"{means['causal decoder without positions']:.3f} without them ({len(encoder)} seeds, {figures['steps']} "
+        "steps)."
     )
     guesses = all(abs(accuracy - 0.5) < 0.05 for accuracy in encoder)
     if not guesses or means["encoder with positions"] < 0.9:
@@ -104,8 +105,8 @@ CLAIM = Claim(
     "encodings.",
     lectures=("S2",),
     source="Vaswani et al. 2017, section 3.5; Haviv et al. 2022; Kazemnejad et al. 2023",
-    refutation="An encoder without positions tells the order of two words with an accuracy that differs from 0.5 by 0.05 "
-    "with some seed, or one with positions with less than 0.9 on average.",
+    refutation="An encoder without positions tells the order of two words with an accuracy that differs from 0.5 by "
+    "0.05 with some seed, or one with positions with less than 0.9 on average.",
     evidence=Measurement(measure=measure, seconds=40),
     judge=judge,
     exhibits=exhibits,
