@@ -85,8 +85,8 @@ CLAIM = Claim(
     "place where vectors meet.",
     lectures=("S3",),
     source="Vaswani et al. 2017, sections 3.1 and 3.3",
-    refutation="With attention's output removed, some derivative of a position's output with respect to another position "
-    "is not exactly zero; or, in a whole block, some is.",
+    refutation="With attention's output removed, some derivative of a position's output with respect to another "
+    "position is not exactly zero; or, in a whole block, some is.",
     evidence=Measurement(measure=measure, seconds=3),
     judge=judge,
     exhibits=exhibits,

@@ -151,8 +151,8 @@ CLAIM = Claim(
     sentence="With attention, a decoder has a context of its own at each step, not one vector for the whole sentence.",
     lectures=("S3",),
     source="Bahdanau et al. 2015, section 3.1",
-    refutation="The mean KL divergence of successive alignments is less than five times an untrained model's, or the word "
-    "with the largest weight changes at less than half of the steps.",
+    refutation="The mean KL divergence of successive alignments is less than five times an untrained model's, or the "
+    "word with the largest weight changes at less than half of the steps.",
     evidence=Measurement(measure=measure, seconds=40),
     judge=judge,
     exhibits=exhibits,

@@ -26,7 +26,7 @@ def measure() -> Figures:
 
 
 def judge(figures: Figures) -> Finding:
-    """It holds if the product at one dollar is the figure, with the condition of that price, if the time is plausible."""
+    """The product at one dollar must be the figure, and the time plausible; the price is a condition."""
     dollars = figures["dollars"]
     utilization = figures["model_flops"] / figures["chip_flops"]
     reason = (

@@ -89,9 +89,9 @@ def judge(figures: Figures) -> Finding:
     share = flops["hard"] / flops["soft"]
     single = errors["with baseline"][0]
     reason = (
-        f"Through a sampled weight the gradient is {gradients['hard']:g} (soft: {gradients['softmax']:.2g}). Reading one "
-        f"of {figures['keys']} keys takes {share:.0%} of soft attention's FLOPs, since every key is still scored, but "
-        f"REINFORCE's estimate from one sample has an error of {single:.1f} times the gradient, "
+        f"Through a sampled weight the gradient is {gradients['hard']:g} (soft: {gradients['softmax']:.2g}). Reading "
+        f"one of {figures['keys']} keys takes {share:.0%} of soft attention's FLOPs, since every key is still scored, "
+        f"but REINFORCE's estimate from one sample has an error of {single:.1f} times the gradient, "
         f"{errors['without baseline'][0]:.1f} without a baseline."
     )
     if gradients["hard"] != 0 or gradients["softmax"] == 0 or share >= 1:
@@ -126,11 +126,12 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
 CLAIM = Claim(
     number=33,
     title="Hard attention is cheaper and not differentiable",
-    sentence="Attention that picks one position costs less than a weighted mean of all, but has no gradient, so that it "
-    "is trained by reinforcement learning.",
+    sentence="Attention that picks one position costs less than a weighted mean of all, but has no gradient, so that "
+    "it is trained by reinforcement learning.",
     lectures=("S4",),
     source="Xu et al. 2015, section 4.1; Luong et al. 2015, section 3.2",
-    refutation="A gradient passes through the sampled weights, or none through soft ones; or picking takes no fewer FLOPs.",
+    refutation="A gradient passes through the sampled weights, or none through soft ones; or picking takes no fewer "
+    "FLOPs.",
     evidence=Measurement(measure=measure, seconds=5),
     judge=judge,
     exhibits=exhibits,

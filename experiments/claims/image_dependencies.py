@@ -108,8 +108,8 @@ CLAIM = Claim(
     "convolutions relate only through many layers.",
     lectures=("S4",),
     source="Zhang et al. 2019, sections 3 and 4.2",
-    refutation="Attention adds less than 0.1 to the share of samples whose halves agree, or its 95% interval over paired "
-    "seeds reaches 0.",
+    refutation="Attention adds less than 0.1 to the share of samples whose halves agree, or its 95% interval over "
+    "paired seeds reaches 0.",
     evidence=Records(files=("sagan/results/sagan.jsonl",), page="sagan/results/sagan.md", read=read),
     judge=judge,
     exhibits=exhibits,

@@ -77,10 +77,10 @@ def judge(figures: Figures) -> Finding:
     everywhere, local = figures["flops"]["global"], figures["flops"][f"window of {HALF_WIDTH}"]
     gaussian, plain = figures["gradients"]["local-p"], figures["gradients"]["local-p without its Gaussian"]
     reason = (
-        f"From {LENGTHS[0]} to {LENGTHS[-1]:,} positions the FLOPs of a decoded token grow {everywhere[-1] / everywhere[0]:.1f} "
-        f"times with global attention and {local[-1] / local[0]:.2f} times with a window of {HALF_WIDTH}. Inside the "
-        f"window, queries and keys have gradients. The predicted center has one of norm {gaussian['center']:.2g} through "
-        f"local-p's Gaussian, and {plain['center']:g} without it."
+        f"From {LENGTHS[0]} to {LENGTHS[-1]:,} positions the FLOPs of a decoded token grow "
+        f"{everywhere[-1] / everywhere[0]:.1f} times with global attention and {local[-1] / local[0]:.2f} times with "
+        f"a window of {HALF_WIDTH}. Inside the window, queries and keys have gradients. The predicted center has one "
+        f"of norm {gaussian['center']:.2g} through local-p's Gaussian, and {plain['center']:g} without it."
     )
     cheaper = local[-1] == local[0] and everywhere[-1] > 2 * everywhere[0]
     if not (cheaper and min(gaussian["query"], gaussian["keys"], gaussian["center"]) > 0):
@@ -121,8 +121,8 @@ CLAIM = Claim(
     "attention, can be trained by gradients.",
     lectures=("S4",),
     source="Luong et al. 2015, section 3.2",
-    refutation="The FLOPs of a decoded token grow with the length under a window, or not twofold without one; or query, "
-    "keys or the predicted center of local-p have no gradient.",
+    refutation="The FLOPs of a decoded token grow with the length under a window, or not twofold without one; or "
+    "query, keys or the predicted center of local-p have no gradient.",
     evidence=Measurement(measure=measure, seconds=8),
     judge=judge,
     exhibits=exhibits,

@@ -38,11 +38,11 @@ def judge(figures: Figures) -> Finding:
     one, other = by_order["left to right"], by_order["random order"]
     far = max(BEYOND)
     reason = (
-        f"Trained on 5 to 10 points, one network also answers {far}: its hulls have {one[far]['area']:.3f} of the true "
-        f"area with points from left to right and {other[far]['area']:.3f} in random order. Exactly right are "
+        f"Trained on 5 to 10 points, one network also answers {far}: its hulls have {one[far]['area']:.3f} of the "
+        f"true area with points from left to right and {other[far]['area']:.3f} in random order. Exactly right are "
         f"{one[far]['accuracy']:.0%} and {other[far]['accuracy']:.0%} of {far} points, and {one[10]['accuracy']:.0%} "
-        f"and {other[10]['accuracy']:.0%} of 10, of which a fixed vocabulary has {fixed[10]['accuracy']:.0%} after half "
-        f"the training (one seed)."
+        f"and {other[10]['accuracy']:.0%} of 10, of which a fixed vocabulary has {fixed[10]['accuracy']:.0%} after "
+        "half the training (one seed)."
     )
     learned = all(
         rows[size]["accuracy"] >= least for rows in by_order.values() for size, least in LEAST_ACCURACY.items()
@@ -88,8 +88,8 @@ CLAIM = Claim(
     "outputs, also more than it was trained with.",
     lectures=("S4",),
     source="Vinyals et al. 2015, sections 2.3 and 4.2",
-    refutation="Trained on 5 to 10 points, less than 80% of the answers about 5 or 65% of those about 10 are exactly right, "
-    "or the hulls of 15 or 20 have less than 0.97 of the true area.",
+    refutation="Trained on 5 to 10 points, less than 80% of the answers about 5 or 65% of those about 10 are exactly "
+    "right, or the hulls of 15 or 20 have less than 0.97 of the true area.",
     evidence=Records(
         files=(
             "pointer_networks/results/pointer_hull.jsonl",

@@ -59,9 +59,9 @@ def judge(figures: Figures) -> Finding:
     classes = {row["block"] for row in rows}
     equal = "all parameters equal in shape" if figures["equal_parameters"] else "parameters of other shapes"
     reason = (
-        f"Models of {', '.join(row['input'] for row in rows)} are stacks of {len(classes)} class of block with {equal}. "
-        "What differs makes vectors of the input and reads the output: an embedding, a projection of patches, or "
-        "convolutions of frames."
+        f"Models of {', '.join(row['input'] for row in rows)} are stacks of {len(classes)} class of block with "
+        f"{equal}. What differs makes vectors of the input and reads the output: an embedding, a projection of "
+        "patches, or convolutions of frames."
     )
     return Finding(Verdict.HOLDS if len(classes) == 1 and figures["equal_parameters"] else Verdict.FAILS, reason)
 
@@ -87,8 +87,8 @@ CLAIM = Claim(
     "architecture serves them all.",
     lectures=("S2",),
     source="Dosovitskiy et al. 2021, section 3.1; Dong et al. 2018",
-    refutation="The models of text, images and speech have blocks of different classes, or with parameters of different "
-    "shapes at equal sizes.",
+    refutation="The models of text, images and speech have blocks of different classes, or with parameters of "
+    "different shapes at equal sizes.",
     evidence=Measurement(measure=measure, seconds=5),
     judge=judge,
     exhibits=exhibits,

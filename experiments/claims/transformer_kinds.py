@@ -102,8 +102,8 @@ def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
 CLAIM = Claim(
     number=43,
     title="Not all Transformers are the same",
-    sentence="Models under one name differ in what they see and predict: autoencoding and autoregressive ones, and those "
-    "that map one text to another.",
+    sentence="Models under one name differ in what they see and predict: autoencoding and autoregressive ones, and "
+    "those that map one text to another.",
     lectures=("S2",),
     source="Devlin et al. 2019; Radford et al. 2018; Raffel et al. 2020, section 3.2",
     refutation="Some output of an encoder does not depend on some input, or an output of a decoder depends on a later "

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from experiments.claims.__main__ import FAST_SECONDS, quick_claims
 from experiments.claims.catalog import claims, claims_by_module, sort_claims
 from experiments.claims.claim import Measurement, Records, Verdict
-from experiments.claims.evidence import EXPERIMENTS, RESULTS, measuring_command, load_figures, record_file
+from experiments.claims.evidence import EXPERIMENTS, RESULTS, load_figures, measuring_command, record_file
 from experiments.claims.exhibits import HeatMap, LineChart, Table
 from experiments.claims.judgment import LECTURES, JudgedClaim, judge_figures
 from experiments.claims.pages import render_pages
@@ -133,6 +134,14 @@ def test_the_readme_lists_every_claim() -> None:
     readme = (ROOT / "experiments" / "claims" / "README.md").read_text(encoding="utf-8")
     expected: dict[str, tuple[str, str]] = {claim.name: (claim.title, module) for module, claim in CLAIMS.items()}
     assert listed_claims(readme) == expected
+
+
+def test_the_fast_claims_are_more_than_half() -> None:
+    fast = quick_claims(CLAIMS)
+    assert len(fast) >= 25
+    evidence = [claim.evidence for claim in fast.values()]
+    assert sum(each.seconds for each in evidence if isinstance(each, Measurement)) < FAST_SECONDS
+    assert {module for module, claim in CLAIMS.items() if isinstance(claim.evidence, Records)} <= set(fast)
 
 
 def imports_on_import(file: Path) -> set[str]:
