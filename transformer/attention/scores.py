@@ -455,7 +455,8 @@ def check_score_kind(name: str, kind: Any) -> None:
             f"{name} is a {type(kind).__name__} with its parameters; give {name}={type(kind).__name__}, and the "
             "parameters as params=AttentionParameters(score=...)"
         )
-    if not (isinstance(kind, type) and issubclass(kind, ScoreFunction)):
+    is_own = isinstance(kind, type) and issubclass(kind, ScoreFunction) and kind not in SCORES.values()
+    if not is_own:  # one of the library has one name, its member
         check_member(name, kind, Score)
 
 

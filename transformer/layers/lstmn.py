@@ -10,13 +10,14 @@ from transformer.attention.api import PreparedKeys, prepare_keys, score, weighte
 from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
+from transformer.attention.scores import Score
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
 
-_SCORE = AttentionCellConfig.score
+_SCORE = Score.ADDITIVE
 
 
 class StateHistory(NamedTuple):

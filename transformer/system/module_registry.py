@@ -140,7 +140,7 @@ class ModuleRegistry[T]:
             known_names=self.all_names,
             is_valid=lambda exported: isinstance(exported, self._kind),
         )
-        first_name = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
+        first_name = self._names.setdefault(exported.config_class, name)
         if first_name != name:
             raise UserError(
                 f"{self._key}={name!r}: its {self._attribute} has the config class of {first_name!r}; a config is "
