@@ -105,9 +105,9 @@ chips takes longer than the products: only a measurement can say whether chips a
 REPRODUCE_TEXT = """
 ## Reproduce
 
-The figures are those of programs compiled for TPUs, and for GPUs where the topology names them. `make pods` compiles the former again;
-`python -m experiments.pods.compile_experiments --filter=long_context --compiler_python=PYTHON` the latter, with the Python of an environment
-[that compiles for GPUs](../../../docs/getting_started/gpu.md#compile-for-gpus-that-you-dont-have).
+The figures are those of programs compiled for TPUs, or for GPUs where the topology names some. `make pods` compiles
+them again. For GPUs, add `--compiler_python=PYTHON` to its command, with the Python of an environment [that compiles
+for GPUs](../../../docs/getting_started/gpu.md#compile-for-gpus-that-you-dont-have).
 """
 COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 

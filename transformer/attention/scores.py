@@ -142,6 +142,10 @@ class ScoreFunction(AttentionComponent):
 
 INNER_PRODUCT = Score.DOT
 """That of families whose equations compare two vectors as they are."""
+DEFAULT_SCORE = Score.SCALED_DOT
+"""That of attention unless a call or a config names another."""
+ADDITIVE_SCORE = Score.ADDITIVE
+"""That of recurrent decoders and LSTMNs unless a config names another."""
 
 
 class Dot(ScoreFunction):

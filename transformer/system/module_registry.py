@@ -200,7 +200,7 @@ def _is_defined_in(file: Path, attribute: str, definition: str) -> bool:
 def _explain_missing(name: str, module: str, known_names: Sequence[str]) -> str:
     """Say that a user's own module, or its package, does not exist, and what to do."""
     package, _, _ = module.rpartition(".")
-    close = close_matches(name, [known for known in known_names if "." in known])
+    close = close_matches(name, [path for path in known_names if "." in path])
     suggestion = f"did you mean {close[0]!r}? If not, " if close else ""
     if package:
         return f"{package} has no module {module}: {suggestion}check its spelling"
