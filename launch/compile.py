@@ -146,19 +146,24 @@ def format_shardings(experiment: "ExperimentConfig", topology: str, *, as_json: 
 
     num_devices = topology_size(topology).num_devices if topology else None
     mesh, parameters = list_parameter_shardings(experiment, num_devices)
-    total, on_device = (sum(getattr(each, name) for each in parameters) for name in ("num_bytes", "bytes_per_device"))
+    total, on_device = (
+        sum(getattr(parameter, name) for parameter in parameters) for name in ("num_bytes", "bytes_per_device")
+    )
     if as_json:
         entries = [
-            {**each._asdict(), "spec": [list(axes) if isinstance(axes, tuple) else axes for axes in each.spec]}
-            for each in parameters
+            {
+                **parameter._asdict(),
+                "spec": [list(axes) if isinstance(axes, tuple) else axes for axes in parameter.spec],
+            }
+            for parameter in parameters
         ]
         plain = {"mesh": mesh, "rules": experiment.sharding.rules, "bytes": total, "bytes_per_device": on_device}
         return json.dumps({**plain, "parameters": entries}, indent=1)
     rows = [("parameter", "shape", "logical axes", "PartitionSpec", "bytes per device")]
-    for each in parameters:
-        axes = ", ".join(str(name) for name in each.axes)
-        spec = ", ".join("+".join(axes) if isinstance(axes, tuple) else str(axes) for axes in each.spec)
-        rows.append((each.path, str(each.shape), f"({axes})", f"({spec})", f"{each.bytes_per_device:,}"))
+    for parameter in parameters:
+        axes = ", ".join(str(name) for name in parameter.axes)
+        spec = ", ".join("+".join(axes) if isinstance(axes, tuple) else str(axes) for axes in parameter.spec)
+        rows.append((parameter.path, str(parameter.shape), f"({axes})", f"({spec})", f"{parameter.bytes_per_device:,}"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:4], widths, strict=True)), f"{row[4]:>16}"])

@@ -175,6 +175,7 @@ def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collect
     from transformer.costs.topologies import topology_size
     from transformer.data.datasets.tfds_preparation import restrict_downloads
     from transformer.models.model import count_parameters
+    from transformer.training.export_check import describe_export
     from transformer.training.run_setup import check_run
 
     topology = experiment.run.topology
@@ -188,7 +189,8 @@ def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collect
     return (
         f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
         f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started. "
-        f"Whether the step fits too: {shlex.join(shell_command('compile'))}"
+        f"Whether the step fits too: {shlex.join(shell_command('compile'))}\n"
+        f"The model {describe_export(experiment, components.task)}."
     )
 
 

@@ -1,5 +1,6 @@
 """A score function of the user's own: a class given to `attend`, and named in a config by its module."""
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,6 @@ from transformer.attention import (
     ParameterSpec,
     ScoreFunction,
     attend,
-    pytree_dataclass,
 )
 from transformer.attention.scores import Dot
 from transformer.config import UserError
@@ -31,11 +31,13 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.runs.trust import check_trusted
 
 CODE = """
+import dataclasses
 import jax
 import jax.numpy as jnp
-from transformer.attention import ParameterSpec, ScoreFunction, pytree_dataclass
+from transformer.attention import ParameterSpec, ScoreFunction
 
-@pytree_dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Diagonal(ScoreFunction):
     weight_HxD: jax.Array
 
@@ -69,7 +71,8 @@ class Manhattan(ScoreFunction):
         return -jnp.sum(jnp.abs(q_BxHxQx1xD - k_BxHx1xKxD), axis=-1)
 
 
-@pytree_dataclass
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Weighted(ScoreFunction):
     """sum_d w_d q_d k_d."""
 
@@ -125,8 +128,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         attend(q, k, v, spec=AttentionSpec(Weighted))
     with pytest.raises(TypeError, match=r"score is a Manhattan with its parameters; give score=Manhattan"):
         AttentionSpec(Manhattan())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"score is int, which is no Score"):
-        AttentionSpec(int)  # type: ignore[arg-type]
+    for other in (int, Dot):  # a class of the library is named by its member
+        with pytest.raises(TypeError, match=rf"score is {other.__name__}, which is no Score"):
+            AttentionSpec(other)  # type: ignore[arg-type]
     for step, name in (("query", "is_dot_product"), ("prepare", "is_dot_product"), ("logits", "is_dot_product")):
         with pytest.raises(TypeError, match=rf"Wrong has its own {step}: set {name} = False in it"):
             type("Wrong", (Dot,), {step: lambda self, *arrays: arrays[0]})

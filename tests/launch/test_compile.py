@@ -208,7 +208,9 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found = {key: whole[key] for key in compile_experiments.RECORDED_KEYS} | {"commit": "0123456789abcdef"}
     found |= {"device_memory": 2 * 10**10, "step_seconds": 1.5, "mfu": 0.5, "communication_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "communication")} | {"exposed_share": 0.125}
-    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: "no pod" if "demo" in name else found)
+    monkeypatch.setattr(
+        compile_experiments, "compile_config", lambda root, name, python: "no pod" if "demo" in name else found
+    )
     results = tmp_path / "pods.json"
     words = [f"--results_file={results}", "--filter=weak_scaling"]
     assert cli.run(compile_experiments.COMMAND, compile_experiments.main, words) == 0
@@ -254,7 +256,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: pytest.fail("it compiles"))
+    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name, python: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())

@@ -51,7 +51,6 @@ from transformer.attention.positions import (
     sinusoidal_positions,
     tensor2tensor_positions,
 )
-from transformer.attention.pytree_dataclass import pytree_dataclass
 from transformer.attention.rotary import RotaryScaling, RotaryScalingKind, apply_rotary
 from transformer.attention.scores import (
     Additive,
@@ -153,7 +152,6 @@ __all__ = [
     "normalize",
     "predicted_center",
     "prepare_keys",
-    "pytree_dataclass",
     "score",
     "segment_mass",
     "single_layer_maps",

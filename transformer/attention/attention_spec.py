@@ -12,7 +12,14 @@ from transformer.attention.logit_modification import LogitModification
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.pytree_dataclass import is_pytree
-from transformer.attention.scores import Score, ScoreFunction, ScoreKind, check_score_kind, score_class, score_name
+from transformer.attention.scores import (
+    DEFAULT_SCORE,
+    ScoreFunction,
+    ScoreKind,
+    check_score_kind,
+    score_class,
+    score_name,
+)
 
 
 class AttentionParameters(NamedTuple):
@@ -98,7 +105,7 @@ class AttentionSpec:
             `dropout` is not at least 0 and below 1.
     """
 
-    score: ScoreKind = Score.SCALED_DOT
+    score: ScoreKind = DEFAULT_SCORE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     position: AttentionPosition = AttentionPosition.NONE

@@ -142,6 +142,10 @@ class ScoreFunction(AttentionComponent):
 
 INNER_PRODUCT = Score.DOT
 """That of families whose equations compare two vectors as they are."""
+DEFAULT_SCORE = Score.SCALED_DOT
+"""That of attention unless a call or a config names another."""
+ADDITIVE_SCORE = Score.ADDITIVE
+"""That of recurrent decoders and LSTMNs unless a config names another."""
 
 
 class Dot(ScoreFunction):
@@ -455,7 +459,8 @@ def check_score_kind(name: str, kind: Any) -> None:
             f"{name} is a {type(kind).__name__} with its parameters; give {name}={type(kind).__name__}, and the "
             "parameters as params=AttentionParameters(score=...)"
         )
-    if not (isinstance(kind, type) and issubclass(kind, ScoreFunction)):
+    is_own = isinstance(kind, type) and issubclass(kind, ScoreFunction) and kind not in SCORES.values()
+    if not is_own:  # one of the library has one name, its member
         check_member(name, kind, Score)
 
 

@@ -56,7 +56,7 @@ def cache_memory(
     has_source = any("source" in signature.inputs for signature in family.signatures)
 
     def arrays(rows: int, positions: int) -> list[jax.ShapeDtypeStruct] | None:
-        shapes = {name: (rows, *each.shape[1:]) for name, each in inputs.items()}
+        shapes = {name: (rows, *spec.shape[1:]) for name, spec in inputs.items()}
         batch = {name: jax.ShapeDtypeStruct(shape, inputs[name].dtype) for name, shape in shapes.items()}
         # A prompt of one token; a source is as long as its target, which begins with a token that is in no prompt.
         own = {"tokens": (rows, 1), "lengths": (rows,), "source": (rows, length)}
@@ -69,17 +69,17 @@ def cache_memory(
             cache, _ = module.init_cache(variables.state, batch, num_beams=1, length=positions - (not has_source))
             return cache.layers, cache.rows, cache.examples
 
-        made = jax.eval_shape(make, model.shapes(), batch)
-        if made is None:
+        cache_arrays = jax.eval_shape(make, model.shapes(), batch)
+        if cache_arrays is None:
             return None
-        return [leaf for leaf in jax.tree.leaves(made) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        return [leaf for leaf in jax.tree.leaves(cache_arrays) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
-    whole = arrays(batch_size, length)
-    if whole is None:
+    all_arrays = arrays(batch_size, length)
+    if all_arrays is None:
         return None
     first, second = (count_bytes(arrays(1, positions) or ()) for positions in (1, 2))
-    dtypes = sorted({str(leaf.dtype) for leaf in whole})
-    return CacheMemory(batch_size, length, " and ".join(dtypes), count_bytes(whole), second - first)
+    dtypes = sorted({str(leaf.dtype) for leaf in all_arrays})
+    return CacheMemory(batch_size, length, " and ".join(dtypes), count_bytes(all_arrays), second - first)
 
 
 def count_bytes(arrays: Any) -> int:

@@ -15,7 +15,7 @@ from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.capture import Capture, CapturedAttention, add_layer_axis, capture_weights
 from transformer.attention.masks import Mask, dense_mask, predicted_center
 from transformer.attention.normalizers import NormalizedWeights, Normalizer, Reweighting, gaussian_reweight, normalize
-from transformer.attention.scores import Score, ScoreKind, score_class, score_name
+from transformer.attention.scores import ADDITIVE_SCORE, Score, ScoreKind, score_class, score_name
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
@@ -82,7 +82,7 @@ class AttentionCellConfig(Config):
         UserError: If `heads` or `half_width` is below 1, or if the score is location without `max_length`.
     """
 
-    score: Score | str = Score.ADDITIVE
+    score: Score | str = ADDITIVE_SCORE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     key_value_projection: KeyValueProjection = KeyValueProjection.SHARED

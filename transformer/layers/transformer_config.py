@@ -12,7 +12,7 @@ from transformer.attention.component import AttentionSizes
 from transformer.attention.logit_modification import Softcap
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionCombination, PositionScheme
 from transformer.attention.rotary import NO_SCALING, RotaryScaling, rotated_features
-from transformer.attention.scores import Score, ScoreKind, score_class, score_name
+from transformer.attention.scores import DEFAULT_SCORE, Score, ScoreKind, score_class, score_name
 from transformer.attention.sites import MapValues
 from transformer.config import (
     Config,
@@ -327,7 +327,7 @@ class TransformerConfig(Config, path="config.model"):
     relative_embedding_norm: bool = False
     attention_windows: tuple[NonNegativeInt, ...] = ()
     max_length: PositiveInt = 256
-    score: Score | str = AttentionSpec.score
+    score: Score | str = DEFAULT_SCORE
     attention_scale: PositiveFloat | None = None
     attention_softcap: PositiveFloat | None = None
     attention_sinks: bool = False

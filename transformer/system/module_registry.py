@@ -140,7 +140,7 @@ class ModuleRegistry[T]:
             known_names=self.all_names,
             is_valid=lambda exported: isinstance(exported, self._kind),
         )
-        first_name = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
+        first_name = self._names.setdefault(exported.config_class, name)
         if first_name != name:
             raise UserError(
                 f"{self._key}={name!r}: its {self._attribute} has the config class of {first_name!r}; a config is "
@@ -200,7 +200,7 @@ def _is_defined_in(file: Path, attribute: str, definition: str) -> bool:
 def _explain_missing(name: str, module: str, known_names: Sequence[str]) -> str:
     """Say that a user's own module, or its package, does not exist, and what to do."""
     package, _, _ = module.rpartition(".")
-    close = close_matches(name, [known for known in known_names if "." in known])
+    close = close_matches(name, [path for path in known_names if "." in path])
     suggestion = f"did you mean {close[0]!r}? If not, " if close else ""
     if package:
         return f"{package} has no module {module}: {suggestion}check its spelling"

@@ -197,6 +197,7 @@ def _few_passes_backward(
     target_BxTxV = jnp.where(is_label_BxTxV, at_label, 0) + everywhere
     softmax_weight = gradient.smoothed + gradient.cross_entropy
     if has_z_loss:
+        assert gradient.squared_log_normalizer is not None
         softmax_weight = (softmax_weight + 2 * gradient.squared_log_normalizer * normalizer_BxT)[..., None]
     logits_gradient_BxTxV = softmax_weight * softmax_BxTxV - target_BxTxV
     return jnp.where(counts_BxT[..., None], logits_gradient_BxTxV, 0), None, None

@@ -106,7 +106,7 @@ def _own_learning_rate(
     function, argument_names = _import_schedule(schedule)
     arguments = {"step": jnp.asarray(step), "steps": steps, **hyper}
     result = function(**{name: arguments[name] for name in argument_names})
-    if jax.tree.structure(result) != jax.tree.structure(0) or jnp.shape(result) != ():
+    if jax.tree.leaves(result) != [result] or jnp.shape(result) != ():
         shape = jax.tree.map(jnp.shape, result)
         raise UserError(f"{_KEY}={schedule!r}: its {_EXPORT} must return one number; it returns {shape}")
     return jnp.asarray(result, jnp.float32)

@@ -58,13 +58,13 @@ def list_parameter_shardings(
     specs = parameter_specs(model, shapes, placement, experiment.sharding.max_replicated_mb)
     axes = leaves_by_path(model.axes().params, is_axis_names)
     mesh = dict(placement.mesh.shape)
-    found = []
+    parameters = []
     for path, leaf in shapes.items():
         num_bytes = leaf.size * leaf.dtype.itemsize
         parts = math.prod(mesh[axis] for axis in _mesh_axes(specs[path]))
         # Every sharded dimension is divided evenly, which `parameter_specs` checks.
-        found.append(ParameterSharding(path, leaf.shape, axes[path], specs[path], num_bytes, num_bytes // parts))
-    return mesh, found
+        parameters.append(ParameterSharding(path, leaf.shape, axes[path], specs[path], num_bytes, num_bytes // parts))
+    return mesh, parameters
 
 
 def _mesh_axes(spec: PartitionSpec) -> list[str]:

@@ -427,7 +427,7 @@ def measure_run_cache(
     interface = tasks.build_synthetic_task(experiment.task).interface
     model = models.build(experiment.model, interface, experiment.precision)
     family = models.FAMILIES[models.family_name(experiment.model)]
-    inputs = {name: each for name, each in interface.inputs.items() if name not in ("tokens", "target", "source")}
+    inputs = {name: spec for name, spec in interface.inputs.items() if name not in ("tokens", "target", "source")}
     return cache_memory(model, family, batch_size, length, inputs)
 
 
