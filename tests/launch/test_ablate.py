@@ -540,18 +540,12 @@ def test_a_command_resolves_to_the_run_s_own_config(tmp_path, study):
     assert make_trial(load_config(str(study)).to_dict(), trial.overrides).name != trial.name
 
 
-@pytest.mark.parametrize(
-    ("cores", "begins"), [(1, "taskset -c 0 python "), (3, "taskset -c 0-2 python "), (8, "python ")]
-)
-def test_a_run_on_a_part_of_the_machine_is_repeated_on_as_large_a_part(tmp_path, study, monkeypatch, cores, begins):
-    monkeypatch.setattr("launch.retrain_command.os.cpu_count", lambda: 8)
-    starts = [{"cpus": cores, "devices": {"platform": "cpu", "kind": "cpu", "count": 1}}]
+def test_the_command_of_a_run_on_a_part_of_the_machine_starts_on_any_machine(tmp_path, study):
+    starts = [{"cpus": 1, "devices": {"platform": "cpu", "kind": "cpu", "count": 1}}]
     (tmp_path / "environment.json").write_text(json.dumps(starts))
     trial = make_trial(load_config(str(study)).to_dict(), {"seed": 3})
-    assert retrain_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith(begins)
-    starts[0]["devices"]["platform"] = "gpu"
-    (tmp_path / "environment.json").write_text(json.dumps(starts))
-    assert retrain_command(str(study), [], trial, recorded=str(tmp_path), workdir="again").startswith("python ")
+    command = retrain_command(str(study), [], trial, recorded=str(tmp_path), workdir="again")
+    assert command.startswith("python -m launch.train ")
 
 
 def test_a_group_that_is_replaced_is_copied_from_the_run(study):

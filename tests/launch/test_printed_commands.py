@@ -103,7 +103,7 @@ def test_how_a_run_of_a_study_is_trained_again_from_its_own_config(
     trial = make_trial(config, {"optimizer": {"learning_rate": 1e-3}})
     again = tmp_path / "again" / NAME
     command = retrain_command(str(tmp_path / "study.py"), [], trial, recorded=str(run), workdir=str(again))
-    copied, _, train = command.rpartition(" && ")  # of a run on fewer cores than the machine has, behind taskset
+    copied, _, train = command.rpartition(" && ")
     subprocess.run(["bash", "-c", copied], check=True)
     assert (again / "config.json").read_bytes() == (run / "config.json").read_bytes()
     ((name, *words),) = printed(train)

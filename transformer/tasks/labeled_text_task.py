@@ -50,7 +50,6 @@ from transformer.tasks.task import (
 )
 from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 
-
 _CLASSES_SHOWN = 20
 
 
