@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launch import ablate, cli, flag_parsing, train
+from launch import ablate, cli, flag_parsing, maps, train
 from launch.config_files import load_config
 from launch.retrain_command import retrain_command
 from tests.studies.tiny import BASE, PLAIN
@@ -121,6 +121,16 @@ def test_numbers_are_those_of_the_runs(capsys, tmp_path, study, fakes):
     assert len(found) == len(result["runs"]) == 2 * 3 * 2
     for cell in result["runs"]:
         assert Path(result["about"]["workdir"], cell["directory"], "metrics.jsonl").is_file()
+        # What the page shows is pasted: the heads of a run, and the run once more.
+        heads = shlex.split(f"{result['about']['maps_command']} --workdir={run / cell['directory']}")
+        again = shlex.split(cell["command"])
+        assert (heads[:3], again[:3]) == (["python", "-m", "launch.maps"], ["python", "-m", "launch.train"])
+        flag_parsing.parse_arguments(maps.COMMAND, heads[3:])
+        config = flag_parsing.parse_arguments(train.COMMAND, again[3:]).config
+        assert make_trial(config, {}).name == Path(cell["directory"]).name
+    words = shlex.split(result["about"]["command"])
+    assert words[:3] == ["python", "-m", "launch.ablate"]
+    flag_parsing.parse_arguments(ablate.COMMAND, words[3:])
     for arm in result["arms"]:
         # Two updates of warm-up are better than none by 0.125, on every seed.
         assert arm["selected_hyperparameters"] == {"": {"optimizer.warmup_steps": 2}}
