@@ -36,7 +36,7 @@ def task_config(values: Mapping[str, Any]) -> Any:
         UserError: If the task or a key is unknown, or a value is invalid.
     """
     task = TASKS[values.get("name", "")]
-    config = from_config(task.config_class, {k: v for k, v in values.items() if k != "name"}, "config.task")
+    config: Any = from_config(task.config_class, {k: v for k, v in values.items() if k != "name"}, "config.task")
     return config if task.complete_config is None else task.complete_config(config)
 
 
