@@ -15,6 +15,7 @@ from transformer.system.command_invocation import shell_command
 
 if TYPE_CHECKING:
     from transformer.runs.preemption import ProgressMonitor
+    from transformer.runs.run_directory import RunDirectory
     from transformer.training.replay import Replay
 
 
@@ -195,8 +196,16 @@ def _train_branch(arguments: ReplayArguments, monitor: "ProgressMonitor") -> Non
     records = [read_records(RunDirectory.open(path).metrics_file) for path in (workdir, arguments.workdir)]
     for line in describe_last_differences(*records):
         print(line)
-    words = [*shell_command("maps"), f"--workdir={directory.path}", f"--compare_to={arguments.workdir}"]
-    print(f"compare it on a page with the run that it was branched off: {shlex.join(words)}", flush=True)
+    compare = describe_comparison_command(directory, arguments.workdir)
+    print(f"compare it on a page with the run that it was branched off: {compare}", flush=True)
+
+
+def describe_comparison_command(branch: "RunDirectory", parent: str) -> str:
+    """Return the command that compares a branch on a page with the run that it was branched off."""
+    from transformer.runs.trust import trust_flags
+
+    flags = [f"--workdir={branch.path}", f"--compare_to={parent}", *trust_flags(branch.config())]
+    return shlex.join([*shell_command("maps"), *flags])
 
 
 def describe_last_differences(branch: list[dict[str, Any]], parent: list[dict[str, Any]]) -> list[str]:

@@ -1,9 +1,7 @@
 """The command that trains one run of a study again, by itself and in another directory."""
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.command import split_override
@@ -21,8 +19,7 @@ def retrain_command(
 
     It names the config file with the study's own `--config.KEY=VALUE` words and the trial's overrides, if they give
     exactly the trial's config. Overrides that no command line can express, such as a whole group, are taken from the
-    recorded config.json. A run that used only some of this machine's cores gets as many again, because a different
-    number would change its last bits.
+    recorded config.json. On CPUs, another number of cores than the run had changes its last bits.
 
     Args:
         file: The config file of the study.
@@ -38,23 +35,13 @@ def retrain_command(
     from transformer.overrides import overrides_to_flags
     from transformer.runs.trust import trust_flags
 
-    start = [*_taskset_command(recorded), *shell_command("train")]
+    start = shell_command("train")
     directory_flags = [f"--workdir={workdir}", *([] if data_dir is None else [f"--data_dir={data_dir}"])]
     flags = overrides_to_flags(trial.overrides)
     if flags is not None and _resolve_config_file(file, [*words, *flags]) == trial.config:
         return shlex.join([*start, f"--config={file}", *words, *flags, *directory_flags])
     copied = [shlex.join(["mkdir", "-p", workdir]), shlex.join(["cp", f"{recorded}/config.json", workdir])]
     return " && ".join([*copied, shlex.join([*start, *directory_flags, *trust_flags(trial.config)])])
-
-
-def _taskset_command(recorded: str) -> list[str]:
-    from transformer.runs.run_directory import RunDirectory
-
-    start = RunDirectory(Path(recorded)).facts()
-    cores, machine = start.get("cpus"), os.cpu_count()
-    if start.get("devices", {}).get("platform") != "cpu" or cores is None or machine is None or cores >= machine:
-        return []
-    return ["taskset", "-c", f"0-{cores - 1}" if cores > 1 else "0"]
 
 
 def _resolve_config_file(file: str, words: Sequence[str]) -> Mapping[str, Any] | None:

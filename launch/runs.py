@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from launch.cli import run
 from launch.command import Arguments, Command, flag
 from transformer.config import UserError
-from transformer.system.command_invocation import shell_command
+from transformer.system.command_invocation import find_checkout, shell_command
 
 if TYPE_CHECKING:
     from transformer.studies.run_listing.listing import Listing, RunIndex
@@ -71,7 +71,9 @@ def main(arguments: RunsArguments) -> None:
         return
     listing = index.read()
     if not listing.runs and not listing.studies:
-        train = shlex.join([*shell_command("train"), "--config=FILE", f"--workdir={arguments.workdir}/NAME"])
+        config = "FILE.py" if find_checkout() is None else "experiments/demo.py"
+        words = [f"--config={config}", f"--workdir={arguments.workdir}/demo"]
+        train = shlex.join([*shell_command("train"), *words])
         raise UserError(f"--workdir={arguments.workdir} holds no runs; make one with {train}")
     _print(arguments, _select(arguments, listing))
 

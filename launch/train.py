@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
-from launch.command import Command, TrainingArguments, flag, trackers_flag, trust_flag
+from launch.command import DATA_DIR_KEY, Command, TrainingArguments, flag, trackers_flag, trust_flag
 from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
@@ -108,7 +108,7 @@ def main(arguments: TrainArguments) -> None:
     assert arguments.workdir is not None  # only --show_config goes without
     workdir = parse_path(arguments.workdir)
     if arguments.check:
-        print(_check(experiment, workdir, arguments.trusted_names))
+        print(_check(experiment, workdir, arguments))
         return
     lifecycle = run_lifecycle(
         arguments.coordinator_address,
@@ -166,7 +166,7 @@ def _shorten(values: Mapping[str, Any], overrides: Collection[str]) -> tuple[dic
     return apply_overrides(values, changes), tuple(changes)
 
 
-def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collection[str] | None) -> str:
+def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArguments) -> str:
     """Check a run before its first step, and return what was found to be right.
 
     Raises:
@@ -181,16 +181,21 @@ def _check(experiment: "ExperimentConfig", workdir: Path, trusted_names: Collect
     topology = experiment.run.topology
     memory_bytes = None if not topology or topology.startswith("cpu:") else topology_size(topology).memory_bytes
     unknown = topology.startswith("gpu:")  # of which model it does not say
-    with restrict_downloads(trusted_names):
+    with restrict_downloads(arguments.trusted_names):
         components = check_run(experiment, workdir, math.inf if unknown else memory_bytes)
     mesh = components.placement.mesh
     devices = f"{mesh.size} devices of {topology}" if topology else f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     fits = f"was not compared with the memory of {topology}" if unknown else f"fits {devices}"
+    # A run that is resumed without a config file is not one that launch.compile reads.
+    data_dir = [] if arguments.data_dir is None else [f"--config.{DATA_DIR_KEY}={arguments.data_dir}"]
+    config_flags = [f"--config={arguments.config_file}", *arguments.config_overrides, *data_dir]
+    compile_command = shlex.join([*shell_command("compile"), *config_flags])
     return (
         f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
-        f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started. "
-        f"Whether the step fits too: {shlex.join(shell_command('compile'))}\n"
-        f"The model {describe_export(experiment, components.task)}."
+        f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started."
+        + (f" Whether the step fits too: {compile_command}" if arguments.config_file else "")
+        + f"
+The model {describe_export(experiment, components.task)}."
     )
 
 

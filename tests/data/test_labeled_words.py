@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from transformer.config import UserError
+from transformer.data.datasets.local_files import NOTHING_HELD_OUT
 from transformer.data.datasets.synthetic_entities import LABELS, NAMES, sample_entities
-from transformer.data.datasets.word_labels import open_word_labels, read_conll
+from transformer.data.datasets.word_labels import labels_of_words, open_word_labels, read_conll
 from transformer.data.labeled_words import (
     EncodedWords,
     EntitySpan,
@@ -107,9 +108,10 @@ def test_files_are_refused_in_one_line(tmp_path: Path) -> None:
         opened("word")
     with pytest.raises(UserError, match=r"empty\.conll is empty: it needs a line for each word"):
         opened("empty")
-    with pytest.raises(UserError, match=r"classes is empty: say the 5 labels of good\.conll, as in B-MISC,B-ORG,B-PER"):
-        opened("good", ())
-    with pytest.raises(UserError, match=r"has the label 'B-MISC', which is none of config\.task\.classes"):
+    assert labels_of_words("good.conll", str(tmp_path), NOTHING_HELD_OUT) == tuple(sorted(CLASSES))
+    with pytest.raises(
+        UserError, match=r"has the label 'B-MISC', which is none of config\.task\.classes: .* are B-MISC, "
+    ):
         opened("good", CLASSES[:4])
     with pytest.raises(UserError, match=r"'grammar/entity' is unknown: did you mean 'grammar/entities'"):
         open_word_labels("grammar/entity")

@@ -14,7 +14,7 @@ from transformer.data.corpus import find_corpus_files
 from transformer.data.datasets.local_files import NOTHING_HELD_OUT, HeldOutFiles, read_fields
 from transformer.data.datasets.split_overlap import describe_overlap
 from transformer.data.datasets.text import open_text_dataset
-from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.datasets.text_classification import class_names, labels_of_texts, open_labeled_texts
 from transformer.data.datasets.text_files import read_text_splits
 from transformer.data.datasets.translation import SentencePair, TranslationDataset, open_translation_dataset
 
@@ -136,10 +136,12 @@ def test_labeled_texts_have_the_classes_that_a_config_names(files: Path) -> None
     assert every == sorted((text, int(label == "odd")) for text, label in LABELED)
     assert all(each.splits == first.splits for each in opened.values())
     assert sum(len(split) > 0 for split in first.splits.values()) == 3
-    told = said(lambda: open_labeled_texts("labeled.tsv", data_dir=str(files)))
-    assert "config.task.classes is empty: say the 2 labels of labeled.tsv, as in even,odd" in told
+    assert labels_of_texts("labeled.tsv", str(files), NOTHING_HELD_OUT) == ("even", "odd")
     told = said(lambda: open_labeled_texts("labeled.tsv", data_dir=str(files), classes=("even", "od")))
-    assert "has the label 'odd', which is none of config.task.classes: did you mean 'od'?" in told
+    assert (
+        "has the label 'odd', which is none of config.task.classes: did you mean 'od'? The labels of the file" in told
+    )
+    assert told.endswith("are even, odd")
     for classes in ((), ("a",), ("a", "a")):
         assert "at least two, all different" in said(lambda classes=classes: class_names("x.tsv", classes))
     assert "word_order has its own" in said(lambda: class_names("word_order", ("a", "b")))

@@ -82,9 +82,9 @@ def test_commands_that_are_printed_run_as_they_are_printed(folder: Path, capsys:
     (folder / "empty").mkdir()
     assert call(f"--workdir={folder / 'empty'}") == 2
     command = capsys.readouterr().err.partition("make one with ")[2]
-    module, *words = shlex.split(command.partition("python -m ")[2].replace("FILE", "experiments/demo.py"))
+    module, *words = shlex.split(command.partition("python -m ")[2])
     arguments = parse_arguments(importlib.import_module(module).COMMAND, words)
-    assert (module, arguments.workdir) == ("launch.train", str(folder / "empty" / "NAME"))
+    assert (module, arguments.workdir) == ("launch.train", str(folder / "empty" / "demo"))
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,20 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch import cli, sweep
+from launch import cli, sweep, train
 from launch.config_files import load_function
+from launch.flag_parsing import parse_arguments
 from launch.workers import run_as_worker
 from transformer.config import UserError
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
+from transformer.studies.sweeps.trials import make_trial
 from transformer.studies.sweeps.worker import TooManyFailures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -243,6 +246,16 @@ def test_workers_are_given_the_words_but_those_of_their_starter(tmp_path, capsys
         "--vmap=2",
     ]
     assert (settings["workers"], settings["total"]) == (2, 2)
+    # What the page shows is pasted: the sweep goes on, and a trial is trained again.
+    page = settings["on_progress"].__self__
+    module, *pasted = shlex.split(page._about.command.removeprefix("python -m "))
+    assert module == "launch.sweep"
+    parsed = parse_arguments(sweep.COMMAND, pasted)
+    assert (parsed.num_workers, parsed.omit_flags("num_workers")) == (2, command[3:])
+    for trial in trial_store.trials():
+        module, *pasted = shlex.split(page._retrain_command(trial).removeprefix("python -m "))
+        assert module == "launch.train"
+        assert make_trial(parse_arguments(train.COMMAND, pasted).config, {}).name == trial.name
     assert "the space holds 2 different trials, fewer than --num_trials=9: all are tried" in out
     assert {trial.config["seed"] for trial in trial_store.trials()} == {4}
     assert "0 of 2 finished; 2 pending" in out

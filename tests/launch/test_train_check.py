@@ -1,13 +1,14 @@
 """`launch.train --check`: all that can be wrong before the first step is told, and nothing is left behind."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launch import train
+from launch import compile, train
 from launch.cli import run
 from launch.flag_parsing import parse_arguments
 from tests.training import small_run
@@ -39,6 +40,10 @@ def test_a_right_run_is_said_to_be_right_and_leaves_nothing(tmp_path, config, ca
     assert f"config, data and {workdir} are right" in line
     assert "nothing was started" in line
     assert not workdir.exists()
+    # What is printed is pasted: the command compiles the step of this config.
+    module, *words = shlex.split(line.partition("Whether the step fits too: python -m ")[2])
+    assert module == "launch.compile"
+    assert parse_arguments(compile.COMMAND, words).config == parse_arguments(compile.COMMAND, [config]).config
 
 
 def test_a_run_that_exists_is_checked_and_not_touched(tmp_path, config, capsys, monkeypatch):

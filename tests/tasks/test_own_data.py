@@ -46,7 +46,7 @@ SAID = {
     "90, 5 and 5% of them",
     "x.tsv": "data x.tsv: 86 train, 3 validation, 11 test texts; "
     "train, validation, test cut by the SHA-256 of each example's text (in NFC, with single spaces, case kept), "
-    "90, 5 and 5% of them",
+    "90, 5 and 5% of them; classes a, b",
     "x.jsonl": "data x.jsonl: 720 train, 40 validation, 40 test tokens; "
     "train, validation, test cut by position, 90, 5 and 5% of the characters",
     "books/one.txt": "data books: 1,001 train, 65 validation, 39 test tokens; "
@@ -83,12 +83,67 @@ def test_a_task_says_how_its_files_were_cut_and_knows_their_contents(file: str, 
     assert build_synthetic_task(task_config({**TASKS[file], "data_dir": str(files / "absent")})).interface.inputs
 
 
-def test_without_their_classes_labeled_files_say_which_they_have(files: Path) -> None:
-    config = task_config({**TASKS["x.tsv"], "classes": (), "data_dir": str(files)})
-    with pytest.raises(UserError, match=r"classes is empty: say the 2 labels of x.tsv, as in a,b"):
-        build_task(config, files / "run")
-    with pytest.raises(UserError, match=r"config.task.classes=\(\) must be the labels of x.tsv"):
-        build_synthetic_task(config)
+def test_labels_of_files_are_the_classes_of_a_config_that_names_none(files: Path) -> None:
+    values = {**TASKS["x.tsv"], "classes": (), "data_dir": str(files)}
+    config = task_config(values)
+    assert config.classes == ("a", "b")
+    assert config == task_config({**values, "classes": ("a", "b")})
+    assert build_task(config, files / "run").interface.class_names == ("a", "b")
+    # A label of a held-out file is a class, too; an order that the config names stays.
+    (files / "dev.tsv").write_text("a dog\tc\n")
+    assert task_config({**values, "validation_files": "dev.tsv"}).classes == ("a", "b", "c")
+    assert task_config({**values, "classes": ("b", "a")}).classes == ("b", "a")
+    with pytest.raises(UserError, match=r"there is no file .*gone\.tsv"):
+        task_config({**values, "dataset": "gone.tsv"})
+
+
+@pytest.mark.parametrize("name", ["classification", "fine_tuning"])
+def test_a_folder_with_a_folder_for_each_label_is_a_labeled_data_set(name: str, files: Path) -> None:
+    table = [line.split("\t") for line in (files / "x.tsv").read_text().splitlines()]
+    for number, (text, label) in enumerate(table):
+        folder = files / "labeled" / label / f"part{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(f"{text}\n")
+    (files / "labeled" / "README.md").write_text("about it")
+    values = {"name": name, "tokenizer": "bytes", "data_dir": str(files), "dataset": "labeled"}
+    config = task_config(values)
+    assert config.classes == ("a", "b")
+    task, of_table = (build_task(each, files / "run") for each in (config, task_config({**values, "dataset": "x.tsv"})))
+    assert task.data_summary[0] == of_table.data_summary[0].replace("x.tsv", "labeled")
+    for split in ("train", "validation", "test"):
+        assert sorted(task.splits[split].examples) == sorted(of_table.splits[split].examples)
+    # What has the recorded classes needs no folder to be compiled.
+    absent = {**values, "classes": ("a", "b"), "data_dir": str(files / "absent")}
+    assert build_synthetic_task(task_config(absent)).interface.class_names == ("a", "b")
+
+
+def test_what_is_no_folder_of_labels_is_refused(files: Path) -> None:
+    folder = files / "labeled"
+    (folder / "good").mkdir(parents=True)
+    values = {"name": "classification", "tokenizer": "bytes", "data_dir": str(files), "dataset": "labeled"}
+    with pytest.raises(UserError, match=r"labeled holds no texts: it needs a folder for each label, with a \.txt file"):
+        task_config(values)
+    (folder / "good" / "1.txt").write_text("fine")
+    with pytest.raises(UserError, match=r"labeled has the label 'good' alone: it needs examples with at least two"):
+        task_config(values)
+    (folder / "2.txt").write_text("poor")
+    with pytest.raises(UserError, match=r"2\.txt has no label: put it in a folder in .*labeled, whose name is its"):
+        task_config(values)
+    (folder / "2.txt").write_text("poor")
+    (folder / "2.txt").rename(folder / "good" / "2.txt")
+    (folder / "good" / "2.txt").write_text(" \n")
+    with pytest.raises(UserError, match=r"good/2\.txt is empty: fill or remove it"):
+        task_config(values)
+    with pytest.raises(UserError, match=r"config\.task\.dataset='labelled' is unknown: known: FILE\.csv, .*FOLDER"):
+        task_config({**values, "dataset": "labelled"})
+
+
+def test_values_that_are_no_classes_are_refused(files: Path) -> None:
+    (files / "scores.tsv").write_text("".join(f"text {n}\t{n / 7:.3f}\n" for n in range(50)))
+    with pytest.raises(
+        UserError, match=r"scores\.tsv has 50 labels in 50 examples, such as 0\.000, 0\.143, 0\.286: name"
+    ):
+        task_config({"name": "classification", "data_dir": str(files), "dataset": "scores.tsv"})
 
 
 def test_few_or_long_pairs_are_mapped_as_they_are_labeled(files: Path) -> None:

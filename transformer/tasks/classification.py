@@ -10,8 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.glue import glue_metric
-from transformer.data.datasets.local_files import is_table_file
-from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.datasets.text_classification import class_names, labels_of_texts, open_labeled_texts
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.models.task_interface import TEXT_CLASSIFICATION, Signature
@@ -30,8 +29,9 @@ class ClassificationConfig(LabeledTextConfig):
     Attributes:
         dataset: "word_order" (generated sentences whose class is encoded in the order of their words;
             "word_order/max_length=6,train=512" sets its sizes), "glue/SST-2" or "glue/CoLA", whose files are in
-            `data_dir`, or "FILE.tsv", "FILE.csv" or "FILE.jsonl" with the columns or fields text and label
-            (transformer.data.datasets.local_files).
+            `data_dir`, "FILE.tsv", "FILE.csv" or "FILE.jsonl" with the columns or fields text and label
+            (transformer.data.datasets.local_files), or "FOLDER" with a folder for each label, which has a .txt file for
+            each text.
 
     Raises:
         UserError: If a value is out of range, or `classes` do not fit the data set.
@@ -39,7 +39,7 @@ class ClassificationConfig(LabeledTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not is_table_file(self.dataset):
+        if self.classes or not self.reads_own_files:
             class_names(self.dataset, self.classes)
 
     @property
@@ -51,6 +51,10 @@ class ClassificationConfig(LabeledTextConfig):
     def signature(self) -> Signature:
         """What the task requires of a model."""
         return TEXT_CLASSIFICATION
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Return the labels of files of the user's own."""
+        return labels_of_texts(self.dataset, self.data_dir, self.held_out) if self.reads_own_files else ()
 
     def open_splits(self) -> dict[str, Sequence[LabeledText]]:
         """Read the texts of the splits that are trained on and evaluated."""

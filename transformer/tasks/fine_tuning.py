@@ -11,8 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Key
 
 from transformer.config import NonNegativeFloat, UserError
-from transformer.data.datasets.fine_tuning import ExampleShape, FineTuningProblem, example_shape, open_examples
-from transformer.data.datasets.local_files import is_table_file
+from transformer.data.datasets.fine_tuning import (
+    ExampleShape,
+    FineTuningProblem,
+    example_shape,
+    labels_of_examples,
+    open_examples,
+)
 from transformer.data.fine_tuning_sequence_layouts import SequenceFormat, SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample
 from transformer.models.task_interface import (
@@ -65,7 +70,7 @@ class FineTuningConfig(FormattedTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not is_table_file(self.dataset):
+        if self.classes or not self.reads_own_files:
             example_shape(self.dataset, self.classes, self.problem)
         if self.auxiliary and self.sequence_format is not SequenceFormat.GPT:
             raise UserError(
@@ -92,6 +97,12 @@ class FineTuningConfig(FormattedTextConfig):
         if self.auxiliary:
             return TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING
         return TEXT_CLASSIFICATION_WITH_TYPES if self.has_token_types else TEXT_CLASSIFICATION
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Return the labels of files of the user's own, where labels are classes."""
+        if not self.reads_own_files:
+            return ()
+        return labels_of_examples(self.dataset, self.data_dir, self.problem, self.held_out)
 
     def open_splits(self) -> dict[str, Sequence[LabeledExample]]:
         """Read the examples of the splits that are trained on and evaluated."""

@@ -3,11 +3,11 @@
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence, Sized
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from transformer.config import BatchSize, UserError, VocabSize
 from transformer.data.datasets.fine_tuning import ExampleShape
-from transformer.data.datasets.local_files import is_table_file
+from transformer.data.datasets.text_classification import has_own_labels
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.labeled_text_batches import TokenTypeRule
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -22,7 +22,8 @@ class LabeledTextConfig(TextDatasetConfig, abc.ABC):
 
     Attributes:
         dataset: The data set (see the task's own config).
-        classes: The names of the classes, for files of your own.
+        classes: The names of the classes, for files of your own. Empty are the labels of the files, in alphabetical
+            order (`with_classes_of_files`).
         tokenizer: The kind of tokenizer.
         vocab_size: The vocabulary size of a trained BPE.
         bucket_lengths: The lengths in tokens, special tokens included, that batches are padded to. A text longer than
@@ -80,10 +81,23 @@ class LabeledTextConfig(TextDatasetConfig, abc.ABC):
                 raise UserError(f"{self.dataset} has no labeled split {name!r}: it has {', '.join(examples)}")
         return {name: examples[name] for name in names}
 
+    def read_classes(self) -> tuple[str, ...]:
+        """Return the labels of files of the user's own; () for data without such labels.
+
+        Raises:
+            UserError: If files are missing or malformed.
+        """
+        return ()
+
+    def with_classes_of_files(self) -> Self:
+        """Return the config with the labels of its files as `classes`, if it names none."""
+        classes = () if self.classes else self.read_classes()
+        return dataclasses.replace(self, classes=classes) if classes else self
+
     @property
     def reads_own_files(self) -> bool:
         """Whether the data are files of the user's own, which may have to be cut into splits."""
-        return is_table_file(self.dataset)
+        return has_own_labels(self.dataset, self.data_dir)
 
     @property
     def max_text_length(self) -> int:

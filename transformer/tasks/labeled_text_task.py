@@ -50,6 +50,8 @@ from transformer.tasks.task import (
 )
 from transformer.tasks.text_data import load_or_train_tokenizer, pad_texts, token_axis_labels
 
+_CLASSES_SHOWN = 20
+
 
 class EncodedSplit(NamedTuple):
     """Labeled examples and their token numbers.
@@ -290,7 +292,9 @@ class LabeledTextTask(BaseTask):
             name: [self.head.identity(list(map(normalize_text, example.texts))) for example in split.examples]
             for name, split in self.splits.items()
         }
-        how = join_notes((how, describe_overlap(texts, self.head.counted)))
+        classes = self.config.shape.classes if self.config.reads_own_files else ()
+        named = f"classes {', '.join(classes[:_CLASSES_SHOWN])}" + ", ..." * (len(classes) > _CLASSES_SHOWN)
+        how = join_notes((how, named if classes else "", describe_overlap(texts, self.head.counted)))
         summary = describe_splits(self.config.dataset, sizes, self.head.counted, how)
         num_truncated = sum(split.num_truncated for split in self.splits.values())
         truncation = (
@@ -391,4 +395,10 @@ def labeled_text_task(config_class: type[LabeledTextConfig], head_class: type[La
         labels = head.label_tokens(encoded.rows, head.input_titles(sentences.texts, encoded))
         return EncodedInputs(head.make_inputs(encoded.rows), "forward", labels)
 
-    return TaskSpec(config_class, build_synthetic_task, build_task, InputReader(make_task_interface, encode_inputs))
+    return TaskSpec(
+        config_class,
+        build_synthetic_task,
+        build_task,
+        InputReader(make_task_interface, encode_inputs),
+        complete_config=config_class.with_classes_of_files,
+    )

@@ -24,7 +24,7 @@ def task_schema(values: Mapping[str, Any]) -> type:
 
 
 def task_config(values: Mapping[str, Any]) -> Any:
-    """Build the checked config of a task.
+    """Build the checked config of a task, with what it leaves to the data (`TaskSpec.complete_config`).
 
     Args:
         values: The `task` section of a config; `name` is the name of the task.
@@ -35,8 +35,9 @@ def task_config(values: Mapping[str, Any]) -> Any:
     Raises:
         UserError: If the task or a key is unknown, or a value is invalid.
     """
-    cls = task_schema(values)
-    return from_config(cls, {k: v for k, v in values.items() if k != "name"}, "config.task")
+    task = TASKS[values.get("name", "")]
+    config: Any = from_config(task.config_class, {k: v for k, v in values.items() if k != "name"}, "config.task")
+    return config if task.complete_config is None else task.complete_config(config)
 
 
 def build_task(config: Any, directory: Path, rows_multiple: int = 1) -> Task:

@@ -394,6 +394,8 @@ class TaskSpec:
         input_reader: How new texts are read without the data. None if the task reads no texts.
         make_token_shards: A function (config, run directory or None) that tokenizes a text once, for all runs, and
             returns its token shards by name. None if the task reads none.
+        complete_config: A function from a config to one with what it leaves to the data, such as the names of classes,
+            which is what a run records. None leaves nothing to the data.
     """
 
     config_class: type
@@ -401,3 +403,4 @@ class TaskSpec:
     build: Callable[[Any, Path, int], Task] | None = None
     input_reader: InputReader | None = None
     make_token_shards: Callable[[Any, Path | None], Mapping[str, "TokenShards"]] | None = None
+    complete_config: Callable[[Any], Any] | None = None

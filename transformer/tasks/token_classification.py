@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.data.datasets.fine_tuning import ExampleShape
-from transformer.data.datasets.word_labels import is_conll_file, open_word_labels, word_classes
+from transformer.data.datasets.word_labels import is_conll_file, labels_of_words, open_word_labels, word_classes
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_words import (
     EncodedWords,
@@ -44,7 +44,7 @@ class TokenClassificationConfig(PositionTextConfig):
 
     def _check(self) -> None:
         super()._check()
-        if self.classes or not is_conll_file(self.dataset):
+        if self.classes or not self.reads_own_files:
             word_classes(self.dataset, self.classes)
 
     @property
@@ -61,6 +61,10 @@ class TokenClassificationConfig(PositionTextConfig):
     def reads_own_files(self) -> bool:
         """Whether the data are files of the user's own."""
         return is_conll_file(self.dataset)
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Return the labels of the words of files of the user's own."""
+        return labels_of_words(self.dataset, self.data_dir, self.held_out) if self.reads_own_files else ()
 
     def open_splits(self) -> dict[str, Sequence[LabeledWords]]:
         """Read the texts of the splits that are trained on and evaluated."""

@@ -14,7 +14,7 @@ from jaxtyping import Array, Key
 from tokenizers import processors
 
 from transformer.config import UserError
-from transformer.data.datasets.local_files import is_table_file
+from transformer.data.datasets.text_classification import has_own_labels
 from transformer.data.datasets.word_labels import is_conll_file
 from transformer.data.fine_tuning_sequence_layouts import DelimiterTokens, SequenceFormat
 from transformer.data.images import ImageSpec
@@ -493,7 +493,7 @@ def _labeled_text_task(
             question = min(64, context // 2)
             room = context - question - 4  # special tokens at most
             return {"max_question_length": question, "window_stride": max(min(context // 3, room - 1), 1)}
-        case _ if is_table_file(dataset):
+        case _ if dataset and has_own_labels(dataset, fine_tuning.data_dir):
             scored = count == 1 and not fine_tuning.classes
             usual = "choice" if imported.model["head"] == "choice" else "similarity" if scored else "classification"
             problem = fine_tuning.problem or usual

@@ -22,6 +22,7 @@ from transformer.runs.checkpoint import Checkpoints, DamagedCheckpoint, StoredCh
 from transformer.runs.jsonl_reading import last_step, read_records
 from transformer.runs.preemption import ProgressMonitor
 from transformer.runs.run_directory import RunDirectory
+from transformer.runs.trust import trust_flags
 from transformer.system.command_invocation import shell_command
 from transformer.tasks.task import Batch, EvaluationReport
 from transformer.training.build import TrainingComponents, build_components
@@ -285,9 +286,10 @@ def refuse_live_run(directory: RunDirectory) -> None:
         UserError: If it is in use.
     """
     if directory.is_in_use():
+        run = [f"--workdir={directory.path}", *trust_flags(directory.config())]
         raise UserError(
             f"--workdir={directory.path} is being trained by another process: stop that first, or wait for its end; "
-            f"{shlex.join([*shell_command('train'), f'--workdir={directory.path}'])} resumes it later"
+            f"{shlex.join([*shell_command('train'), *run])} resumes it later"
         )
 
 

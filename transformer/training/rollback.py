@@ -198,7 +198,9 @@ def explain_divergence(diverged: TrainingDiverged, run: TrainingRun, batches: Ba
     steps = range(diverged.first, diverged.step + 1)
     names = [_save_batch(run, step, batches[step - 1]) for step in steps if is_primary()]
     way = _way_past(run, diverged.step)
-    replay = shlex.join([*shell_command("replay"), f"--workdir={run.directory.path}", f"--step={diverged.first}"])
+    trust = trust_flags(run.experiment.to_config())
+    words = [*shell_command("replay"), f"--workdir={run.directory.path}", f"--step={diverged.first}", *trust]
+    replay = shlex.join(words)
     return TrainingDiverged(
         diverged.first,
         diverged.step,

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
-from transformer.data.datasets.class_labels import check_classes, class_number, refuse_classes
+from transformer.data.datasets.class_labels import check_classes, classes_of_labels, number_labels, refuse_classes
 from transformer.data.datasets.glue import GLUE_DATASETS
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
@@ -19,7 +19,13 @@ from transformer.data.datasets.local_files import (
 )
 from transformer.data.datasets.split_overlap import normalize_text
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
-from transformer.data.datasets.text_classification import class_names, open_labeled_texts
+from transformer.data.datasets.text_classification import (
+    class_names,
+    has_own_labels,
+    is_built_in,
+    labels_of_texts,
+    open_labeled_texts,
+)
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 
@@ -98,7 +104,7 @@ def example_shape(
             have no classes.
     """
     kind, _, problem_spec = name.partition("/")
-    is_own_file = is_table_file(name)
+    is_own_file = is_table_file(name) or (bool(classes) and not is_built_in(name))
     if problem is not FineTuningProblem.CLASSIFICATION and not is_own_file:
         raise UserError(f"config.task.problem={problem.value} goes with files of your own alone, not with {name!r}")
     glue_names = tuple(f"glue/{glue_name}" for glue_name in GLUE_DATASETS)
@@ -114,6 +120,7 @@ def example_shape(
             "FILE.tsv",
             "FILE.csv",
             "FILE.jsonl",
+            "FOLDER",
         )
         raise UserError(f"config.task.dataset={name!r} is unknown: {suggest_nearest(name, known_names)}")
     grammar_problem = find_problem(problem_spec)
@@ -165,8 +172,7 @@ def open_examples(
         UserError: If the name is unknown, or files are missing or malformed.
     """
     kind, _, problem_spec = name.partition("/")
-    if problem is FineTuningProblem.CLASSIFICATION and is_table_file(name):
-        # Without `classes`, the error lists those of the files.
+    if problem is FineTuningProblem.CLASSIFICATION and has_own_labels(name, data_dir):
         return _wrap_single_texts(
             open_labeled_texts(name, data_dir=data_dir, classes=classes, held_out=held_out).splits
         )
@@ -175,9 +181,10 @@ def open_examples(
         columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
 
         def read(path: pathlib.Path) -> list[LabeledExample]:
+            rows = read_fields(path, columns)
+            labels = _convert_labels([row[-1].strip() for row in rows], classes, path)
             return [
-                LabeledExample(tuple(map(str.strip, texts)), _convert_label(label.strip(), classes, path))
-                for *texts, label in read_fields(path, columns)
+                LabeledExample(tuple(map(str.strip, row[:-1])), label) for row, label in zip(rows, labels, strict=True)
             ]
 
         # A pair in no order belongs where its swapped pair does: by the text that comes first in the alphabet.
@@ -196,10 +203,30 @@ def _wrap_single_texts(splits: Mapping[str, Sequence[LabeledText]]) -> dict[str,
     return {split: [LabeledExample((text,), label) for text, label in examples] for split, examples in splits.items()}
 
 
-def _convert_label(label: str, classes: tuple[str, ...], path: pathlib.Path) -> float:
-    """Convert a label to the number of its class, or to a score."""
-    if classes:
-        return class_number(label, classes, path)
+def labels_of_examples(
+    name: str, data_dir: str | None, problem: FineTuningProblem, held_out: HeldOutFiles
+) -> tuple[str, ...]:
+    """Return the labels of files of the user's own, in alphabetical order; () where labels are no classes.
+
+    Raises:
+        UserError: If files are missing or malformed, or their labels are no classes.
+    """
+    if problem is FineTuningProblem.CLASSIFICATION:
+        return labels_of_texts(name, data_dir, held_out) if has_own_labels(name, data_dir) else ()
+    if problem is not FineTuningProblem.ENTAILMENT:
+        return ()
+    columns = (*_COLUMNS[problem], "label")
+    splits = read_own_files(name, data_dir, held_out, lambda path: read_fields(path, columns))
+    return classes_of_labels(name, [row[-1].strip() for rows in splits.values() for row in rows])
+
+
+def _convert_labels(labels: Sequence[str], classes: tuple[str, ...], path: pathlib.Path) -> Sequence[float]:
+    """Convert the labels of a file to the numbers of their classes, or to scores."""
+    return number_labels(labels, classes, path) if classes else [_convert_score(label, path) for label in labels]
+
+
+def _convert_score(label: str, path: pathlib.Path) -> float:
+    """Convert a label to a score."""
     try:
         # Python takes an underscore between digits, which no other program writes.
         score = float("" if "_" in label else label)

@@ -1,11 +1,12 @@
 """Open any data set of texts with a label for every word."""
 
+import itertools
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
-from transformer.data.datasets.class_labels import check_classes, class_number, missing_classes_error, refuse_classes
+from transformer.data.datasets.class_labels import check_classes, classes_of_labels, number_labels, refuse_classes
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
@@ -70,19 +71,25 @@ def open_word_labels(
         held_out.refuse(name)
         options = name.removeprefix(GENERATED).removeprefix("/")
         return sample_splits(GENERATED, options, sample_entities, lambda sampled: sampled[0].texts[0])
-    if not classes:
-        read = read_own_files(name, data_dir, held_out, read_conll)
-        raise missing_classes_error(name, (label for texts in read.values() for _, labels in texts for label in labels))
     word_classes(name, classes)
 
     def read_numbered(path: pathlib.Path) -> list[LabeledWords]:
-        return [
-            LabeledWords(words, tuple(class_number(label, classes, path) for label in labels))
-            for words, labels in read_conll(path)
-        ]
+        texts = read_conll(path)
+        numbers = iter(number_labels([label for _, labels in texts for label in labels], classes, path))
+        return [LabeledWords(words, tuple(itertools.islice(numbers, len(labels)))) for words, labels in texts]
 
     numbered = read_own_files(name, data_dir, held_out, read_numbered)
     return divide_into_splits(name, numbered, lambda example: example.texts[0])
+
+
+def labels_of_words(name: str, data_dir: str | None, held_out: HeldOutFiles) -> tuple[str, ...]:
+    """Return the labels of files of the user's own, in alphabetical order.
+
+    Raises:
+        UserError: If files are missing or malformed, or their labels are no classes.
+    """
+    splits = read_own_files(name, data_dir, held_out, read_conll)
+    return classes_of_labels(name, [label for texts in splits.values() for _, labels in texts for label in labels])
 
 
 def read_conll(path: pathlib.Path) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
