@@ -27,10 +27,11 @@ def test_bytes_of_caches_equal_their_closed_forms() -> None:
 
 def test_flops_of_a_decoded_token_equal_their_closed_forms() -> None:
     flops, lengths = figures_of("local_attention")["flops"], (64, 256, 1024, 4096)
-    half_width, width, vocabulary = 10, 64, 10
-    # Four projections, two matrices of a feed-forward network that is as wide, and the output; then two products a key.
+    half_width, width, vocabulary = 10, 64, 8
+    # Four projections, two matrices of a feed-forward network that is as wide, and the output. Then two products a key,
+    # of the prompt's one token and those decoded.
     matrices = 2 * (4 + 2) * width**2 + 2 * width * vocabulary
-    assert flops["global"] == [matrices + 4 * n * width for n in lengths]
+    assert flops["global"] == [matrices + 4 * (n + 1) * width for n in lengths]
     assert flops["window of 10"] == [matrices + 4 * (half_width + 1) * width] * len(lengths)
 
 
