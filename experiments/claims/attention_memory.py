@@ -26,7 +26,9 @@ def measure() -> Figures:
         row = {"length": length}
         for kind in KINDS:
             gradient = jax.jit(jax.grad(lambda q, k, v, kind=kind: loss(kind, q, k, v), argnums=(0, 1, 2)))
-            row[kind] = gradient.lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes
+            memory = gradient.lower(shape, shape, shape).compile().memory_analysis()
+            assert memory is not None
+            row[kind] = memory.temp_size_in_bytes
         rows.append(row)
     q, k, v = jax.random.normal(jax.random.key(SEED), (3, 1, CHECKED_LENGTH, 1, HEAD_DIM))
     outputs = [attend(q, k, v, spec=AttentionSpec(backend=Backend(kind)))[0] for kind in KINDS]

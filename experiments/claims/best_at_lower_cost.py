@@ -26,11 +26,11 @@ def judge(figures: Figures) -> Finding:
     here_cheaper = all(final["transformer"] < final[name] for name in others)
     big = [published["transformer-big"][pair]["bleu"] for pair in PAIRS]
     reason = (
-        f"The published table has the big Transformer first in both pairs ({big[0]} and {big[1]} BLEU). Its training took "
-        f"{min(shares['en-fr']):.2f} to {max(shares['en-fr']):.2f} times the operations of other single systems for "
-        f"English-French, but {min(shares['en-de']):.1f} to {max(shares['en-de']):.1f} times for English-German. On "
-        f"Multi30k here, at equal steps and one seed, a small Transformer has {own['transformer']['bleu']:.1f} BLEU for "
-        f"{final['transformer']:.2g} operations, "
+        f"The published table has the big Transformer first in both pairs ({big[0]} and {big[1]} BLEU). Its training "
+        f"took {min(shares['en-fr']):.2f} to {max(shares['en-fr']):.2f} times the operations of other single systems "
+        f"for English-French, but {min(shares['en-de']):.1f} to {max(shares['en-de']):.1f} times for English-German. "
+        f"On Multi30k here, at equal steps and one seed, a small Transformer has {own['transformer']['bleu']:.1f} "
+        f"BLEU for {final['transformer']:.2g} operations, "
         + " and ".join(f"{OWN[name]} {own[name]['bleu']:.1f} for {final[name]:.2g}" for name in others)
         + "."
     )
@@ -71,8 +71,8 @@ def exhibits(figures: Figures) -> tuple[Table, ...]:
 CLAIM = Claim(
     number=22,
     title="Best at a fraction of the cost",
-    sentence="The Transformer translates better than every system before it, 28.4 BLEU into German and 41.8 into French, "
-    "at a fraction of their training cost.",
+    sentence="The Transformer translates better than every system before it, 28.4 BLEU into German and 41.8 into "
+    "French, at a fraction of their training cost.",
     lectures=("S0", "S1", "S2"),
     source="Vaswani et al. 2017, table 2",
     refutation="A system of the published table has more BLEU than the big Transformer. Conditions: it took more than "

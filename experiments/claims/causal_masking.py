@@ -29,6 +29,8 @@ def measure() -> Figures:
         np.abs(jacobian[:, :, 0, :, 0]).sum((1, 3)) for jacobian in jax.jacobian(attention, argnums=(0, 1))(k, v)
     )
     _, aux = attend(q, k, v, mask=Mask(causal=True), capture=Capture(sites=("attention",)))
+    assert aux.captured is not None
+    assert aux.captured.weights is not None
     weights_TxT = np.asarray(aux.captured.weights[0, 0], np.float64)
 
     config = model_config({"family": "decoder", "layers": 2, "width": WIDTH, "heads": 4, "feed_forward": 64})

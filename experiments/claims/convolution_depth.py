@@ -33,9 +33,9 @@ def judge(figures: Figures) -> Finding:
     size = figures["kernels"][0]
     linear = all(row[f"plain_{size}"] == math.ceil((row["length"] - 1) / (size - 1)) for row in rows)
     reason = (
-        f"To connect the ends of {last['length']} positions takes {last[f'plain_{size}']} convolutions of width {size}, "
-        f"or {last[f'dilated_{size}']} if each is dilated {size} times as much as the one before; a kernel as wide as "
-        f"the input needs {last['wide']} layer."
+        f"To connect the ends of {last['length']} positions takes {last[f'plain_{size}']} convolutions of width "
+        f"{size}, or {last[f'dilated_{size}']} if each is dilated {size} times as much as the one before; a kernel as "
+        f"wide as the input needs {last['wide']} layer."
     )
     if not linear or last[f"plain_{size}"] <= 1:
         return Finding(Verdict.FAILS, reason)

@@ -12,7 +12,7 @@ RULES = {"nearest_noun": "the nearest noun", "first_noun": "the first noun", "ma
 def read(records: Sequence[Any]) -> Figures:
     """Take the last test figures of the probe of coreference, its curve, and the head that reads subjects."""
     coreference, agreement, corpora = records
-    test = {}
+    test: dict[str, float] = {}
     for row in coreference:
         if row["split"] == "test":
             test |= row
@@ -38,10 +38,11 @@ def judge(figures: Figures) -> Finding:
     rule = max(figures["rules"].values())
     agreement = figures["agreement"]
     reason = (
-        f"On synthetic texts the largest weight of one head of a small decoder is on the noun that the pronoun refers to "
-        f"in {figures['head_accuracy']:.1%} of questions, where the best rule has {rule:.1%} (one seed; the head was "
-        f"chosen on other texts). Verbs that must agree with a subject are right in {agreement['accuracy']:.1%}, but no "
-        f"head looks at the subject in more than {agreement['head_accuracy']:.1%}: not every such relation has a head."
+        f"On synthetic texts the largest weight of one head of a small decoder is on the noun that the pronoun refers "
+        f"to in {figures['head_accuracy']:.1%} of questions, where the best rule has {rule:.1%} (one seed; the head "
+        f"was chosen on other texts). Verbs that must agree with a subject are right in {agreement['accuracy']:.1%}, "
+        f"but no head looks at the subject in more than {agreement['head_accuracy']:.1%}: not every such relation has "
+        "a head."
     )
     if figures["head_accuracy"] < 0.9 or figures["head_accuracy"] < rule + 0.1:
         return Finding(Verdict.FAILS, reason)

@@ -23,7 +23,7 @@ def measure() -> Figures:
     params = {kind: layer.module.init(jax.random.key(1)) for kind, layer in layers.items()}
     rows = []
     for length in LENGTHS:
-        row = {"length": length}
+        row: dict[str, float] = {"length": length}
         x_1xTxE = jax.random.normal(jax.random.key(2), (1, length, WIDTH), jnp.float32)
         for kind, layer in layers.items():
             apply = jax.jit(layer.apply).lower(params[kind], x_1xTxE).compile()
@@ -76,7 +76,8 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
     """Show times over the length."""
     rows = figures["rows"]
     chart = LineChart(
-        caption=f"Time of one layer of width {figures['width']} over one sequence, the quickest of {figures['repeats']}",
+        caption=f"Time of one layer of width {figures['width']} over one sequence, the quickest of "
+        f"{figures['repeats']}",
         x_label="length",
         y_label="seconds",
         x_scale="log",

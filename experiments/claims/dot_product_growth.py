@@ -40,7 +40,7 @@ def _exponent(figures: Figures, name: str) -> float:
 
 
 def judge(figures: Figures) -> Finding:
-    """The norm must grow as the root of the width; the condition is how the product grows, and with what it is cured."""
+    """The norm must grow as the root of the width; the condition is how the product grows."""
     first, _ = figures["components"]
     exact = all(
         math.isclose(row["constant_norm"], abs(first) * math.sqrt(row["width"]), rel_tol=1e-9)

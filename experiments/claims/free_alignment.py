@@ -34,8 +34,8 @@ def judge(figures: Figures) -> Finding:
     poor = [name for name, system in figures.items() if max(system["errors"]) > system["diagonal"] / 2]
     reason = (
         f"A GRU with one head of attention, trained on translations alone, has alignment error rates of "
-        f"{min(soft['errors']):.2f} to {max(soft['errors']):.2f} ({len(soft['errors'])} seeds) on phrases whose links are "
-        f"known, where the diagonal has {soft['diagonal']:.2f}."
+        f"{min(soft['errors']):.2f} to {max(soft['errors']):.2f} ({len(soft['errors'])} seeds) on phrases whose links "
+        f"are known, where the diagonal has {soft['diagonal']:.2f}."
     )
     if "recurrent_phrases" in poor:
         return Finding(Verdict.FAILS, reason)

@@ -101,10 +101,10 @@ def judge(figures: Figures) -> Finding:
     (losses,) = [curve["losses"] for curve in figures["pruning"] if curve["order"] == "knock_out"]
     reason = (
         f"Two heads of one layer have their largest weight on different words for {disagreement:.0%} of queries, mean "
-        f"over the layers of a small Transformer for translation. But {removed} of its {len(heads)} heads can be set to "
-        f"zero together for a tenth of what it costs to remove all (a loss of {losses[0]:.2f} becomes {losses[-1]:.2f}). "
-        f"Alone, {len(costly)} heads cost a loss that is told from zero; the costliest, {worst['head']}, costs "
-        f"{worst['loss_difference']:.3f} (one seed)."
+        f"over the layers of a small Transformer for translation. But {removed} of its {len(heads)} heads can be set "
+        f"to zero together for a tenth of what it costs to remove all (a loss of {losses[0]:.2f} becomes "
+        f"{losses[-1]:.2f}). Alone, {len(costly)} heads cost a loss that is told from zero; the costliest, "
+        f"{worst['head']}, costs {worst['loss_difference']:.3f} (one seed)."
     )
     if disagreement < 0.3:
         return Finding(Verdict.FAILS, reason)
@@ -113,7 +113,7 @@ def judge(figures: Figures) -> Finding:
 
 def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
     """Show the loss without heads, how heads differ, and each head's worth."""
-    series = {}
+    series: dict[str, Series] = {}
     for curve in figures["pruning"]:
         label = ORDERS[curve["order"]]
         if curve["order"] == "random":
@@ -149,8 +149,8 @@ CLAIM = Claim(
     lectures=("S1", "S2", "S3"),
     source="Vaswani et al. 2017, section 3.2.2; Voita et al. 2019; Michel et al. 2019",
     refutation="Two heads of one layer have their largest weights on different words for less than 0.3 of queries on "
-    "average. A condition: a quarter of the heads or more can be set to zero together for a tenth of the loss that it costs "
-    "to set all to zero.",
+    "average. A condition: a quarter of the heads or more can be set to zero together for a tenth of the loss that it "
+    "costs to set all to zero.",
     evidence=Measurement(measure=measure, seconds=100),
     judge=judge,
     exhibits=exhibits,

@@ -15,7 +15,7 @@ def _published_pair(figures: Figures, pair: str) -> tuple[str, float, float]:
 
 
 def _own_shares(figures: Figures) -> dict[str, float | None]:
-    """The Transformer's operations to the last validation loss of each other run, of that run's; None if not reached."""
+    """The share of each other run's operations that the Transformer takes to its last loss; None if not reached."""
     shares = {}
     for name, run in figures["own"].items():
         if name != "transformer":
@@ -31,7 +31,8 @@ def judge(figures: Figures) -> Finding:
     own = _own_shares(figures)
     here = all(share is not None and share < FAR_LESS for share in own.values())
     texts = [
-        f"{PAIRS[pair]}, the base model has {gain:+.1f} BLEU against {PUBLISHED[best]} for {share:.0%} of its operations"
+        f"{PAIRS[pair]}, the base model has {gain:+.1f} BLEU against {PUBLISHED[best]} for {share:.0%} of its "
+        "operations"
         for pair, (best, gain, share) in pairs.items()
     ]
     reason = (
@@ -79,8 +80,8 @@ CLAIM = Claim(
     lectures=("S2",),
     source="Vaswani et al. 2017, table 2",
     refutation="In neither pair of the published table has the base model at most half a point of BLEU less than the "
-    "best single system before it, for less than a third of the operations. A condition: in one pair, or on Multi30k to "
-    "the same validation loss, it has not.",
+    "best single system before it, for less than a third of the operations. A condition: in one pair, or on Multi30k "
+    "to the same validation loss, it has not.",
     evidence=Records(files=FILES, page=PAGE, read=read),
     judge=judge,
     exhibits=exhibits,

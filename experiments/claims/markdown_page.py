@@ -80,10 +80,10 @@ def _claim(judged: JudgedClaim) -> str:
     also = f" Also in {', '.join(claim.lectures[1:])}." if claim.lectures[1:] else ""
     paragraphs = [
         f"### {_heading(claim)}\n",
-        f"{claim.sentence} ({claim.source}.){also}\n",
-        f"**{str(judged.finding.verdict).capitalize()}.** {judged.finding.reason}\n",
+        f"{_escape(claim.sentence)} ({_escape(claim.source)}.){also}\n",
+        f"**{str(judged.finding.verdict).capitalize()}.** {_escape(judged.finding.reason)}\n",
         *(f"{table}" for exhibit in judged.exhibits if (table := _exhibit_table(exhibit))),
-        f"Refuted if: {claim.refutation}\n",
+        f"Refuted if: {_escape(claim.refutation)}\n",
         _provenance(judged),
     ]
     return "\n".join(paragraphs)
@@ -103,7 +103,7 @@ def _exhibit_table(exhibit: Exhibit) -> str:
     """Return an exhibit as a table; nothing for a heat map and for a chart with many points."""
     match exhibit:
         case Table():
-            return f"{exhibit.caption}:\n\n{_table(exhibit.columns, exhibit.rows)}"
+            return _captioned_table(exhibit.caption, exhibit.columns, exhibit.rows)
         case LineChart():
             return _chart_table(exhibit)
         case _:
@@ -121,14 +121,20 @@ def _chart_table(chart: LineChart) -> str:
     single = len(values) == 1
     columns = (chart.x_label, *((chart.y_label,) if single else values))
     caption = chart.caption if single else f"{chart.caption} ({chart.y_label})"
-    return f"{caption}:\n\n{_table(columns, rows)}"
+    return _captioned_table(caption, columns, rows)
+
+
+def _captioned_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    escaped_rows = [[_escape(cell) for cell in row] for row in rows]
+    return f"{_escape(caption)}:\n\n{_table([_escape(column) for column in columns], escaped_rows)}"
 
 
 def _erratum_row(erratum: Erratum, anchors: Mapping[str, str]) -> Sequence[str]:
     also = f" (also {', '.join(erratum.lectures[1:])})" if erratum.lectures[1:] else ""
     references = ", ".join(_reference(reference, anchors) for reference in erratum.shown_by) or "the source alone"
-    right = f"{erratum.correction} {erratum.reason}"
-    return (f"{erratum.name}{also}", erratum.statement, right, erratum.source, references)
+    correction = f"{erratum.correction} {erratum.reason}"
+    texts = (_escape(text) for text in (erratum.statement, correction, erratum.source))
+    return (f"{erratum.name}{also}", *texts, references)
 
 
 def _reference(reference: str, anchors: Mapping[str, str]) -> str:
@@ -143,6 +149,11 @@ def _reference(reference: str, anchors: Mapping[str, str]) -> str:
 def _link(text: str, path: str) -> str:
     """Return a link to a file of the checkout."""
     return f"[{text}]({posixpath.relpath(path, FOLDER)})"
+
+
+def _escape(text: str) -> str:
+    """Return text of which Markdown takes nothing for a tag or for emphasis."""
+    return text.replace("<", "&lt;").replace("*", "\\*")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

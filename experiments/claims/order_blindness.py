@@ -63,9 +63,9 @@ def judge(figures: Figures) -> Finding:
     blind = [row["accuracy"] for row in by_positions["none"]]
     seeing = [row["accuracy"] for row in by_positions["sinusoidal"]]
     reason = (
-        f"Which of two tokens comes first? Without positions an encoder is right on {min(blind):.1%} to {max(blind):.1%} "
-        f"of {2 * figures['test_pairs']:,} texts, half of which are the others with both tokens swapped; with sinusoidal "
-        f"positions on {min(seeing):.1%} to {max(seeing):.1%} ({len(blind)} seeds)."
+        f"Which of two tokens comes first? Without positions an encoder is right on {min(blind):.1%} to "
+        f"{max(blind):.1%} of {2 * figures['test_pairs']:,} texts, half of which are the others with both tokens "
+        f"swapped; with sinusoidal positions on {min(seeing):.1%} to {max(seeing):.1%} ({len(blind)} seeds)."
     )
     # A text and the same text swapped have the same logits up to rounding, so that one of both is right.
     holds = all(abs(accuracy - 0.5) < 0.01 for accuracy in blind) and min(seeing) > 0.95
@@ -93,8 +93,8 @@ CLAIM = Claim(
     sentence="Self-attention works on sets: it does not know in which order its inputs come.",
     lectures=("S3",),
     source="Vaswani et al. 2017, section 3.5; Lee et al. 2019, Set Transformer",
-    refutation="An encoder without positions is right on other than half of the pairs of texts that differ in the order "
-    "of two tokens alone (within 0.01); or one with positions does not learn it to 0.95 either.",
+    refutation="An encoder without positions is right on other than half of the pairs of texts that differ in the "
+    "order of two tokens alone (within 0.01); or one with positions does not learn it to 0.95 either.",
     evidence=Measurement(measure=measure, seconds=20),
     judge=judge,
     exhibits=exhibits,

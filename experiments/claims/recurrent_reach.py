@@ -46,8 +46,8 @@ def judge(figures: Figures) -> Finding:
     longest = [row for row in rows if row["length"] == max(row["length"] for row in rows)]
     ratios = ", ".join(f"{row['ratio']:.0e} ({CELLS[row['cell']]})" for row in longest)
     reason = (
-        f"The last state of one layer depends on every input, and a program of {longest[0]['steps']} steps computes it, "
-        f"one after the other; attention's has no loop. But before training the gradient to the input "
+        f"The last state of one layer depends on every input, and a program of {longest[0]['steps']} steps computes "
+        f"it, one after the other; attention's has no loop. But before training the gradient to the input "
         f"{longest[0]['length'] - 1} steps back is, of that to the last input, only {ratios}, median of "
         f"{figures['seeds']} seeds."
     )

@@ -1,5 +1,7 @@
 """C-17: maps are diagonal where orders agree, and follow the words where they do not."""
 
+from typing import Any
+
 from experiments.claims.claim import Claim, Figures, Finding, Measurement, Verdict
 from experiments.claims.exhibits import HeatMap, Table
 
@@ -12,7 +14,8 @@ def measure() -> Figures:
     from experiments.claims.symbol_translation import LENGTH, ORDERS, mass_near, mean_maps, train
 
     model, seeds = train(STEPS, SEEDS)
-    rows, maps = [], {}
+    rows: list[dict[str, Any]] = []
+    maps: dict[str, list[list[float]]] = {}
     for seed, variables in zip(SEEDS, seeds, strict=True):
         for order, found in mean_maps(model, variables, TEST).items():
             links = ORDERS[order]
@@ -36,8 +39,8 @@ def judge(figures: Figures) -> Finding:
     seeds = len(by_order["same"])
     reason = (
         f"Of the weight, at least {near['same']:.0%} lies within one word of the right one where the order stays, "
-        f"{near['phrase']:.0%} where three words are reversed and {near['reversed']:.0%} where all are, in each of {seeds} "
-        f"seeds (a map that knows of nothing has {figures['chance_near']:.0%}); on the right word itself it is "
+        f"{near['phrase']:.0%} where three words are reversed and {near['reversed']:.0%} where all are, in each of "
+        f"{seeds} seeds (a map that knows of nothing has {figures['chance_near']:.0%}); on the right word itself it is "
         f"{min(exact.values()):.0%} to {max(row['exact'] for row in figures['rows']):.0%}. The words are right in at "
         f"least {min(row['accuracy'] for row in figures['rows']):.0%}."
     )
@@ -79,12 +82,12 @@ def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
 CLAIM = Claim(
     number=17,
     title="Diagonals and detours",
-    sentence="Attention maps of a translation follow the diagonal where both languages have the words in the same order, "
-    "and find the words where the order differs.",
+    sentence="Attention maps of a translation follow the diagonal where both languages have the words in the same "
+    "order, and find the words where the order differs.",
     lectures=("S2", "S3"),
     source="Bahdanau et al. 2015, section 5.2.1 and figure 3",
-    refutation="In some seed and order, less than 0.7 of the weight lies within one word of the right one. A condition: "
-    "less than half lies on the right word itself.",
+    refutation="In some seed and order, less than 0.7 of the weight lies within one word of the right one. A "
+    "condition: less than half lies on the right word itself.",
     evidence=Measurement(measure=measure, seconds=20),
     judge=judge,
     exhibits=exhibits,

@@ -18,6 +18,8 @@ from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.recurrent import CellKind, RecurrentConfig, RecurrentLayer
 from transformer.layers.transformer_config import Biases, PositionEncoding, Projections, TransformerConfig
 
+EVERYTHING = Mask()  # every query sees every key
+
 
 @dataclass(frozen=True)
 class SequenceLayer:
@@ -47,7 +49,7 @@ class SequenceLayer:
 
 
 def attention_layer(
-    width: int, *, heads: int = 1, projections: Projections = Projections.LINEAR, mask: Mask = Mask()
+    width: int, *, heads: int = 1, projections: Projections = Projections.LINEAR, mask: Mask = EVERYTHING
 ) -> SequenceLayer:
     """Return self-attention without positions and biases."""
     config = TransformerConfig(

@@ -48,9 +48,9 @@ def judge(figures: Figures) -> Finding:
     reason = (
         f"Copying {SYMBOL_BUCKETS['21_up']} symbols, a GRU with one vector says {min(accuracy['last']):.0%} to "
         f"{max(accuracy['last']):.0%} of them rightly, with attention {min(accuracy['attention']):.1%} to "
-        f"{max(accuracy['attention']):.1%} ({len(accuracy['last'])} seeds); of copies of at most four symbols, one vector "
-        f"gets {_mean(figures['exact']['last']['1_4']):.0%} wholly right. On Multi30k it is {sentences[0]:.1f} BLEU behind for short sentences and {sentences[-1]:.1f} for long ones (one "
-        "seed)."
+        f"{max(accuracy['attention']):.1%} ({len(accuracy['last'])} seeds); of copies of at most four symbols, one "
+        f"vector gets {_mean(figures['exact']['last']['1_4']):.0%} wholly right. On Multi30k it is {sentences[0]:.1f} "
+        f"BLEU behind for short sentences and {sentences[-1]:.1f} for long ones (one seed)."
     )
     holds = (
         max(accuracy["last"]) <= 0.65
@@ -103,8 +103,8 @@ CLAIM = Claim(
     "lost.",
     lectures=("S1", "S2", "S3", "S4"),
     source="Cho et al. 2014; Bahdanau et al. 2015, figure 2",
-    refutation="On copies of 24 symbols one vector has more than 0.65 of the symbols right or attention less than 0.98; "
-    "or the gap between both does not grow with the length, of copies or of sentences.",
+    refutation="On copies of 24 symbols one vector has more than 0.65 of the symbols right or attention less than "
+    "0.98; or the gap between both does not grow with the length, of copies or of sentences.",
     evidence=Records(
         files=(
             "translation/results/recurrent_copy.jsonl",

@@ -43,9 +43,9 @@ def measure() -> Figures:
 def judge(figures: Figures) -> Finding:
     """It holds if one rotation, the same for every position, shifts them all."""
     reason = (
-        f"One rotation shifts each of {figures['length']:,} encodings by {figures['shift']} positions, with an error of "
-        f"at most {figures['error']:.0e} in float64 and {figures['library_error']:.0e} of the library's in float32. Any "
-        f"two of these positions are at least {figures['least_distance']:.2f} apart."
+        f"One rotation shifts each of {figures['length']:,} encodings by {figures['shift']} positions, with an error "
+        f"of at most {figures['error']:.0e} in float64 and {figures['library_error']:.0e} of the library's in "
+        f"float32. Any two of these positions are at least {figures['least_distance']:.2f} apart."
     )
     holds = figures["error"] < 1e-10 and figures["rotation_error"] < 1e-12 and figures["library_error"] < 1e-3
     return Finding(Verdict.HOLDS if holds else Verdict.FAILS, reason)
@@ -84,8 +84,8 @@ CLAIM = Claim(
     "encoding of this position, the same function everywhere.",
     lectures=("S2",),
     source="Vaswani et al. 2017, section 3.5",
-    refutation="No single matrix, built from the distance and the frequencies alone, maps every encoding to the shifted "
-    "one within 1e-10 (float64).",
+    refutation="No single matrix, built from the distance and the frequencies alone, maps every encoding to the "
+    "shifted one within 1e-10 (float64).",
     evidence=Measurement(measure=measure, seconds=2),
     judge=judge,
     exhibits=exhibits,

@@ -72,7 +72,9 @@ def mean_maps(model: Model, variables: Variables, count: int) -> dict[str, dict[
     @jax.jit
     def run(variables: Variables, inputs: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
         logits, aux = model.apply(variables, inputs, train=False, capture=Capture(sites=(SITE,)))
-        return logits, aux.maps[SITE].weights[0, :, 0]
+        weights = aux.maps[SITE].weights
+        assert weights is not None
+        return logits, weights[0, :, 0]
 
     logits_BxTxV, weights_BxTxS = map(np.asarray, run(variables, inputs))
     orders_B = np.asarray(inputs["source"])[:, 0] - FIRST_ORDER

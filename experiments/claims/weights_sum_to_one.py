@@ -1,5 +1,7 @@
 """C-19: attention weights are positive and sum to one."""
 
+from typing import Any
+
 from experiments.claims.claim import Claim, Figures, Finding, Measurement, Verdict
 from experiments.claims.exhibits import Table
 
@@ -27,11 +29,12 @@ def measure() -> Figures:
     q = jax.random.normal(jax.random.key(SEED), (EXAMPLES, QUERIES, 1, WIDTH))
     k = jax.random.normal(jax.random.key(SEED + 1), (EXAMPLES, KEYS, 1, WIDTH))
 
-    def weights(q: jax.Array, k: jax.Array, mask: Mask = Mask(), spec: AttentionSpec = AttentionSpec()) -> np.ndarray:  # noqa: B008
-        _, aux = attend(q, k, k, mask=mask, spec=spec, capture=Capture(sites=("attention",)))
+    def weights(q: jax.Array, k: jax.Array, **choices: Any) -> np.ndarray:
+        _, aux = attend(q, k, k, capture=Capture(sites=("attention",)), **choices)
+        assert aux.captured is not None
         return np.asarray(aux.captured.weights, np.float64)
 
-    padded = weights(q, k, Mask(key_lengths=jnp.full(EXAMPLES, REAL_KEYS)))
+    padded = weights(q, k, mask=Mask(key_lengths=jnp.full(EXAMPLES, REAL_KEYS)))
     cases = {
         "softmax": weights(q, k),
         "bfloat16": weights(q.astype(jnp.bfloat16), k.astype(jnp.bfloat16)),
@@ -39,7 +42,7 @@ def measure() -> Figures:
         "hidden": padded[..., REAL_KEYS:],
         "one_key": weights(q, k[:, :1]),
         "far_apart": weights(100 * q, k),
-        "no_key": weights(q, k, Mask(key_lengths=jnp.zeros(EXAMPLES, jnp.int32))),
+        "no_key": weights(q, k, mask=Mask(key_lengths=jnp.zeros(EXAMPLES, jnp.int32))),
         "sparsemax": weights(q, k, spec=AttentionSpec(normalizer=Normalizer.SPARSEMAX)),
     }
     return {
@@ -98,8 +101,8 @@ CLAIM = Claim(
     lectures=("S2", "S3"),
     source="Bahdanau et al. 2015, equation 6; Martins and Astudillo 2016",
     refutation="A softmax weight on a real key is 0 or below with ordinary logits, a row's sum differs from 1 by more "
-    "than 1e-5, or a padded key has weight. A condition: large logits give exact zeros, or a query that sees nothing has "
-    "no weights.",
+    "than 1e-5, or a padded key has weight. A condition: large logits give exact zeros, or a query that sees nothing "
+    "has no weights.",
     evidence=Measurement(measure=measure, seconds=3),
     judge=judge,
     exhibits=exhibits,

@@ -6,14 +6,19 @@ from collections import Counter
 import pytest
 
 from experiments.claims.catalog import claims
-from experiments.claims.claim import Verdict
+from experiments.claims.claim import Finding, Verdict
 from experiments.claims.errata import ERRATA
-from experiments.claims.html_page import STYLES, format_seconds
+from experiments.claims.evidence import MeasuredRecord
+from experiments.claims.exhibits import LineChart, Series, Table
+from experiments.claims.html_page import STYLES, format_provenance, format_seconds
+from experiments.claims.judgment import JudgedClaim
+from experiments.claims.markdown_page import render_markdown
 from experiments.claims.pages import HTML_PAGE, MARKDOWN_PAGE
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 
 TEXT = HTML_PAGE.read_text(encoding="utf-8")
 MARKDOWN = MARKDOWN_PAGE.read_text(encoding="utf-8")
+RECORD = MeasuredRecord("C-01", "a command", "0123456789abcdef+changes", "one lamp", {"jax": "1.2"}, 3.0, {})
 
 
 def test_every_claim_and_erratum_stands_once_and_links_lead_to_it() -> None:
@@ -58,6 +63,10 @@ def test_times_are_in_seconds_or_minutes() -> None:
     ]
 
 
+def test_a_record_says_where_it_was_measured() -> None:
+    assert format_provenance(RECORD) == "one lamp; jax 1.2; commit 01234567 with changes"
+
+
 @pytest.mark.parametrize("width", [400, 1400])
 def test_the_filter_leaves_one_verdict_and_nothing_is_wider_than_the_window(visit, width):  # noqa: F811
     page = visit(HTML_PAGE, shown=False)
@@ -69,3 +78,19 @@ def test_the_filter_leaves_one_verdict_and_nothing_is_wider_than_the_window(visi
     visible = page.locator("article.claim:visible")
     assert 0 < visible.count() == page.locator("article.conditional").count() < articles.count()
     assert page.locator("article.conditional:visible").count() == visible.count()
+
+
+def test_markdown_takes_no_text_for_a_tag_or_emphasis() -> None:
+    claim = claims()[0]
+    table = Table(caption="of <end>", columns=("a|b",), rows=[("<sos> 2*3*4",)])
+    finding = Finding(Verdict.FAILS, "1 < 2")
+    text = render_markdown([JudgedClaim(claim=claim, finding=finding, exhibits=[table], record=RECORD)], [])
+    assert "**Does not hold here.** 1 &lt; 2\n\nof &lt;end>:\n\n| a\\|b |\n| --- |\n| &lt;sos> 2\\*3\\*4 |\n" in text
+
+
+def test_a_chart_of_few_values_is_a_table_in_markdown() -> None:
+    series = {"one": Series((1, 10), (0.5, 2.0)), "two": Series((10, 100), (7.0, 8000.0))}
+    chart = LineChart(caption="Two", x_label="steps", y_label="loss", series=series)
+    judged = JudgedClaim(claim=claims()[0], finding=Finding(Verdict.HOLDS, ""), exhibits=[chart], record=RECORD)
+    table = "| steps | one | two |\n| --- | --- | --- |\n| 1 | 0.5 |  |\n| 10 | 2 | 7 |\n| 100 |  | 8,000 |\n"
+    assert f"Two (loss):\n\n{table}" in render_markdown([judged], [])
