@@ -153,7 +153,7 @@ CLAIM = Claim(
     source="Merity et al. 2018; Wang et al. 2019, for language models on small texts",
     refutation="At some loss of an LSTM within the decoders' curve, a decoder needs no more parameters than the "
     "LSTM; or every decoder is better than every LSTM.",
-    evidence=Measurement(measure=measure, seconds=240),
+    evidence=Measurement(measure=measure, seconds=100),
     judge=judge,
     exhibits=exhibits,
 )
