@@ -176,7 +176,8 @@ def test_products_of_cells_equal_their_closed_forms() -> None:
 
 def test_bytes_of_caches_equal_their_closed_forms() -> None:
     size, lengths, layers, width = figures_of("unbounded_memory")["bytes"], (64, 256, 1024, 4096), 2, 64
-    assert size["attention"] == [layers * 2 * n * width * 4 for n in lengths]  # keys and values in float32
+    # Keys and values in float32, those of the prompt too.
+    assert size["attention"] == [layers * 2 * (n + 1) * width * 4 for n in lengths]
     assert size["LSTM"] == [layers * 2 * width * 4] * len(lengths)  # hidden state and cell
 
 
