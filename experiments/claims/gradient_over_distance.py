@@ -142,7 +142,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, section 4; Hochreiter 1991; Xiong et al. 2020",
     refutation="Between distances of 1 and 256, the gradient falls twofold or more in self-attention, or less than a "
     "hundredfold in an RNN or an LSTM.",
-    evidence=Measurement(measure=measure, seconds=15),
+    evidence=Measurement(measure=measure, seconds=12),
     judge=judge,
     exhibits=exhibits,
 )

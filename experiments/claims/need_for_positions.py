@@ -107,7 +107,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, section 3.5; Haviv et al. 2022; Kazemnejad et al. 2023",
     refutation="An encoder without positions tells the order of two words with an accuracy that differs from 0.5 by "
     "0.05 with some seed, or one with positions with less than 0.9 on average.",
-    evidence=Measurement(measure=measure, seconds=40),
+    evidence=Measurement(measure=measure, seconds=60),
     judge=judge,
     exhibits=exhibits,
 )

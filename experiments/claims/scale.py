@@ -57,7 +57,11 @@ def judge(figures: Figures) -> Finding:
     losses, parameters = figures["losses"], figures["parameters"]
     articles: Mapping[str, Sequence[float]] = figures["agreeing_articles"]
     maps = [[figures["word_maps"][size]] for size in WORD_MAP_SIZES]
-    tasks = [[[-loss for loss in of_size] for of_size in losses], [articles[size] for size in ARTICLE_SIZES], maps]
+    tasks: list[Sequence[Sequence[float]]] = [
+        [[-loss for loss in of_size] for of_size in losses],
+        [articles[size] for size in ARTICLE_SIZES],
+        maps,
+    ]
     low, high = figures["exponent_interval"]
     reason = (
         f"From {parameters[0]:,.0f} to {parameters[-1]:,.0f} parameters, each trained on the same text, the validation "
