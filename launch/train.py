@@ -194,8 +194,7 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
         f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
         f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started."
         + (f" Whether the step fits too: {compile_command}" if arguments.config_file else "")
-        + f"
-The model {describe_export(experiment, components.task)}."
+        + f"\nThe model {describe_export(experiment, components.task)}."
     )
 
 
