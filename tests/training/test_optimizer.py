@@ -366,7 +366,7 @@ def test_a_schedule_of_ones_own_is_named_by_its_module() -> None:
     [
         (
             "cosin",
-            r"schedule='cosin' is unknown: did you mean 'cosine'\? known: .*; or the dotted path of a module of .*, such as lab\.mine$",
+            r"schedule='cosin' is unknown: did you mean 'cosine'\? known: .*; or the dotted path .* lab\.mine$",
         ),
         ("own_rates.absent", r"own_rates has no module own_rates\.absent: check its spelling$"),
         ("own_rates/count.py", r"schedule='own_rates/count\.py' names no module"),
