@@ -48,6 +48,7 @@ TOPICS = {
     "algorithms": ("Algorithms and memory", ("neural_turing_machine", "pointer_networks", "graphs", "few_shot")),
     "agents": ("Agents", ("handshake_rl", "meta_rl", "instruction_following")),
     "speed": ("Speed and memory", ("benchmarks", "pods")),
+    "lectures": ("Claims of lectures", ("claims",)),
 }
 COMMAND = Command(
     name="generate",

@@ -36,6 +36,13 @@ class CompileArguments(ConfigArguments):
         "for GPUs there"
     )
     search_mesh: bool = flag("try meshes and rematerialization, and print those that fit best", False)
+    sharding: bool = flag(
+        "print the shape, the logical axes and the PartitionSpec of every parameter, and its bytes per device, and "
+        "compile nothing; without a topology on the config's mesh",
+        False,
+        excludes=("search_mesh",),
+        because="it compiles nothing",
+    )
     max_candidates: int = flag("with --search_mesh, the maximum number of programs to compile", 6)
     json: bool = flag("print one JSON object", False)
 
@@ -102,6 +109,9 @@ def main(arguments: CompileArguments) -> None:
     from transformer.training.config import resolve_config
 
     experiment = resolve_config(arguments.config)
+    if arguments.sharding:
+        print(format_shardings(experiment, arguments.topology or experiment.run.topology, as_json=arguments.json))
+        return
     topology = resolve_topology(experiment, arguments.topology)
     if arguments.search_mesh:
         candidates = _search_meshes(experiment, topology, arguments.max_candidates)
@@ -121,6 +131,49 @@ def main(arguments: CompileArguments) -> None:
         fits = report.fits
     if not fits:
         sys.exit(1)
+
+
+def format_shardings(experiment: "ExperimentConfig", topology: str, *, as_json: bool = False) -> str:
+    """Return a table of where every parameter lies on the mesh, or a JSON object.
+
+    Args:
+        experiment: The experiment.
+        topology: The name of the topology; "" for as many devices as the config's mesh names.
+        as_json: Whether to return JSON.
+    """
+    from transformer.costs.topologies import topology_size
+    from transformer.training.parameter_sharding import list_parameter_shardings
+
+    num_devices = topology_size(topology).num_devices if topology else None
+    mesh, parameters = list_parameter_shardings(experiment, num_devices)
+    total, on_device = (
+        sum(getattr(parameter, name) for parameter in parameters) for name in ("num_bytes", "bytes_per_device")
+    )
+    if as_json:
+        entries = [
+            {
+                **parameter._asdict(),
+                "spec": [list(axes) if isinstance(axes, tuple) else axes for axes in parameter.spec],
+            }
+            for parameter in parameters
+        ]
+        plain = {"mesh": mesh, "rules": experiment.sharding.rules, "bytes": total, "bytes_per_device": on_device}
+        return json.dumps({**plain, "parameters": entries}, indent=1)
+    rows = [("parameter", "shape", "logical axes", "PartitionSpec", "bytes per device")]
+    for parameter in parameters:
+        axes = ", ".join(str(name) for name in parameter.axes)
+        spec = ", ".join("+".join(axes) if isinstance(axes, tuple) else str(axes) for axes in parameter.spec)
+        rows.append((parameter.path, str(parameter.shape), f"({axes})", f"({spec})", f"{parameter.bytes_per_device:,}"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:4], widths, strict=True)), f"{row[4]:>16}"])
+        for row in rows
+    ]
+    summary = (
+        f"{experiment.run.name} on {format_mesh(mesh)}, rules {experiment.sharding.rules}: {total / GB:,.4f} GB of "
+        f"parameters, {on_device / GB:,.4f} GB per device"
+    )
+    return "\n".join([summary, *lines])
 
 
 def _search_meshes(experiment: "ExperimentConfig", topology: str, tries: int) -> list["CompiledCandidate"]:

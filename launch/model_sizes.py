@@ -1,10 +1,11 @@
 """List published model sizes and training costs, or the parameters of a trained run."""
 
 import dataclasses
+import functools
 import json
 import sys
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
@@ -12,6 +13,7 @@ from launch.command import Arguments, Command, flag, trust_flag
 from transformer.config import UserError, lookup_by_name
 
 if TYPE_CHECKING:
+    from transformer.costs.cache_memory import CacheMemory
     from transformer.training.run_loading import TrainedModelSize
 
 COST_FLAGS = ("training_tokens", "flops_per_second", "dollars_per_device_hour")
@@ -34,6 +36,12 @@ class ModelSizesArguments(Arguments):
         "dollars per device-hour (default with --published_trainings: 1)",
         needs=("flops_per_second", "published_trainings"),
     )
+    cache_length: int | None = flag(
+        "print the memory of the cache of decoding for texts of so many positions, with --name in bfloat16",
+        needs=("name", "workdir"),
+        because="it is of one model",
+    )
+    cache_batch_size: int = flag("texts that are decoded at once (default: 1)", 1, needs=("cache_length",))
     published_trainings: bool = flag(
         "list published training runs, with BLEU: devices x hours x FLOP/s, and the published FLOPs",
         False,
@@ -90,10 +98,14 @@ def main(arguments: ModelSizesArguments) -> None:
         if value is not None and not 0 < value < float("inf"):
             raise UserError(f"--{name}={value} must be above 0 and finite")
     if arguments.workdir is not None:
-        from transformer.training.run_loading import measure_trained_model_size
+        from transformer.training.run_loading import measure_run_cache, measure_trained_model_size
 
         trained = measure_trained_model_size(arguments.workdir, arguments.trust)
-        print(json.dumps(run_size_entry(trained), indent=2) if arguments.json else format_run_sizes(trained))
+        cache = _measure_cache(
+            arguments, lambda *sizes: measure_run_cache(arguments.workdir or "", *sizes, trusted=arguments.trust)
+        )
+        entry, text = run_size_entry(trained) | cache, format_run_sizes(trained) + _format_cache(cache)
+        print(json.dumps(entry, indent=2) if arguments.json else text)
         return
     if arguments.published_trainings:
         published = published_training_entries(
@@ -118,7 +130,43 @@ def main(arguments: ModelSizesArguments) -> None:
             raise UserError("the number of training tokens is not published: pass --training_tokens")
         print(json.dumps(estimates, indent=2) if arguments.json else format_columns(estimates))
         return
-    print(json.dumps(entries, indent=2) if arguments.json else format_size_table(entries))
+    cache = {}
+    if arguments.name is not None:
+        from transformer.costs.model_sizes import published_cache
+
+        cache = _measure_cache(arguments, functools.partial(published_cache, arguments.name))
+        entries = [entries[0] | cache]
+    print(json.dumps(entries, indent=2) if arguments.json else format_size_table(entries) + _format_cache(cache))
+
+
+def _measure_cache(
+    arguments: ModelSizesArguments, measure: Callable[[int, int], "CacheMemory | None"]
+) -> dict[str, dict[str, Any]]:
+    """Return the cache of decoding by name, if it is asked for.
+
+    Raises:
+        UserError: If a size is below 1, or the model does not decode.
+    """
+    if arguments.cache_length is None:
+        return {}
+    for name in ("cache_length", "cache_batch_size"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name}={getattr(arguments, name)} must be at least 1")
+    memory = measure(arguments.cache_batch_size, arguments.cache_length)
+    if memory is None:
+        raise UserError(f"--cache_length={arguments.cache_length}: this model does not decode, and has no cache")
+    return {"cache": memory._asdict()}
+
+
+def _format_cache(cache: Mapping[str, Mapping[str, Any]]) -> str:
+    if not cache:
+        return ""
+    sizes = cache["cache"]
+    texts = "1 text" if sizes["batch_size"] == 1 else f"{sizes['batch_size']:,} texts"
+    return (
+        f"\ncache of decoding: {sizes['num_bytes']:,} bytes ({sizes['num_bytes'] / 1e9:.3f} GB) for {texts} of "
+        f"{sizes['length']:,} positions, {sizes['bytes_per_token']:,} bytes a token, {sizes['dtype']}"
+    )
 
 
 def training_cost_entry(

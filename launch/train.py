@@ -15,6 +15,7 @@ from launch.compilation_cache import enable_compilation_cache
 from launch.platform import exit_process
 from transformer.config import UserError
 from transformer.system.command_invocation import shell_command
+from transformer.system.terminal import pluralize
 
 if TYPE_CHECKING:
     from transformer.training.config import ExperimentConfig
@@ -175,6 +176,7 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
     from transformer.costs.topologies import topology_size
     from transformer.data.datasets.tfds_preparation import restrict_downloads
     from transformer.models.model import count_parameters
+    from transformer.training.export_check import describe_export
     from transformer.training.run_setup import check_run
 
     topology = experiment.run.topology
@@ -183,7 +185,8 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
     with restrict_downloads(arguments.trusted_names):
         components = check_run(experiment, workdir, math.inf if unknown else memory_bytes)
     mesh = components.placement.mesh
-    devices = f"{mesh.size} devices of {topology}" if topology else f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
+    kind = mesh.devices.flat[0].device_kind
+    devices = f"{pluralize(mesh.size, 'device')} of {topology}" if topology else f"{mesh.size} x {kind}"
     fits = f"was not compared with the memory of {topology}" if unknown else f"fits {devices}"
     # A run that is resumed without a config file is not one that launch.compile reads.
     data_dir = [] if arguments.data_dir is None else [f"--config.{DATA_DIR_KEY}={arguments.data_dir}"]
@@ -193,6 +196,7 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
         f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
         f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started."
         + (f" Whether the step fits too: {compile_command}" if arguments.config_file else "")
+        + f"\nThe model {describe_export(experiment, components.task)}."
     )
 
 

@@ -47,7 +47,10 @@ def check(module: str, words: Sequence[str]) -> None:
         UserError: for a config, a key, a flag or a value that does not exist.
         ModuleNotFoundError: for a launcher that does not exist.
     """
-    command = importlib.import_module(module).COMMAND
+    imported = importlib.import_module(module)
+    if hasattr(imported, "__path__"):  # of a package, its main module is the launcher
+        imported = importlib.import_module(f"{module}.__main__")
+    command = imported.COMMAND
     if "--help" in words:
         return
     if "--" in words:

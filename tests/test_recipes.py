@@ -36,6 +36,13 @@ TINY = {
     ],
     "runs/rates": [*PAIRS, "--num_trials=2"],
     "runs/norms": [*PAIRS, "--seeds=1"],
+    "runs/long": [
+        *("--config.model.layers=1", "--config.model.kv_heads=1", "--config.model.feed_forward=32"),
+        *("--config.model.max_length=36", "--config.task.context_length=32", "--config.task.probe_length=16"),
+        *("--config.model.vocab_size=300", "--config.task.vocab_size=300", "--config.sharding.fsdp=1"),
+        "--config.precision.compute=float32",
+    ],
+    "long_context.py": [],
     "gpt.py": ["--config.model.layers=1", "--config.task.context_length=64", "--config.task.batch_size=16"],
 }
 
@@ -79,7 +86,7 @@ def test_every_command_of_the_page_is_one_that_its_launcher_takes(beside: Path) 
     (beside / "runs/tuned").mkdir(parents=True)
     (beside / "runs/tuned/config.json").write_text(json.dumps({"name": "a run that convert has made"}))
     found = commands(PAGE.read_text(encoding="utf-8"))
-    assert len(found) == 22
+    assert len(found) == 25
     for module, words in found:
         behind = words_of(words)
         command = launcher("launch.train" if behind != list(words) else module).COMMAND

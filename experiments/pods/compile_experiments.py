@@ -14,6 +14,7 @@ from launch.command import Arguments, Command, flag
 from launch.compile import format_mesh
 from launch.config_files import config_files_under, load_config
 from transformer.config import NonNegativeFloat, PositiveInt, Range, UserError
+from transformer.costs.gpu_targets import GPU_TARGETS
 from transformer.system.command_invocation import subprocess_command
 
 
@@ -22,6 +23,9 @@ class CompileExperimentsArguments(Arguments):
     """The arguments of `compile_experiments`."""
 
     results_file: str = flag("the JSON file of results", "experiments/pods/results/pods.json")
+    compiler_python: str | None = flag(
+        "the Python of an environment with jax's CUDA plugin, to compile for GPUs there, as in launch.compile"
+    )
     filter: str | None = flag("compile only the configs whose name contains this; the other results stay")
 
 
@@ -101,7 +105,9 @@ chips takes longer than the products: only a measurement can say whether chips a
 REPRODUCE_TEXT = """
 ## Reproduce
 
-The figures are those of programs compiled for TPUs. `make pods` compiles them again.
+The figures are those of programs compiled for TPUs, or for GPUs where the topology names some. `make pods` compiles
+them again. For GPUs, add `--compiler_python=PYTHON` to its command, with the Python of an environment [that compiles
+for GPUs](../../../docs/getting_started/gpu.md#compile-for-gpus-that-you-dont-have).
 """
 COMPARED_KEYS = ("mesh", "fits", "peak_bytes", "collectives", "fingerprint")
 
@@ -118,7 +124,7 @@ def main(arguments: CompileExperimentsArguments) -> None:
     records = {name: record for name, record in read_pod_records(path).items() if name in all_configs}
     failed = []
     for name in selected:
-        report = compile_config(CHECKOUT, name)
+        report = compile_config(CHECKOUT, name, arguments.compiler_python)
         if isinstance(report, str):
             failed.append(name)
             print(f"{name}: {report}", flush=True)
@@ -145,20 +151,24 @@ def _config_arguments(name: str) -> Sequence[str]:
     return tuple(f":{argument}" for argument in ARGUMENTS[name]) if name in ARGUMENTS else ("",)
 
 
-def compile_config(root: Path, name: str) -> dict[str, Any] | str:
+def compile_config(root: Path, name: str, compiler_python: str | None = None) -> dict[str, Any] | str:
     """Compile a config of the checkout for its pod, in a process of `launch.compile`.
 
     Args:
         root: The root of the checkout.
         name: The path of the config file from there, with its argument after a colon if it has one.
+        compiler_python: The Python that compiles for GPUs; None for this one.
 
     Returns:
         The report; if compiling failed or the config names no pod, the error in one line.
     """
-    if not load_config(str(root / name)).get("topology"):
+    topology = load_config(str(root / name)).get("topology")
+    if not topology:
         return "its config names no topology: set the key topology, such as topology='v5e:2x2'"
+    is_gpu = topology.partition(":")[0] in GPU_TARGETS
+    python = [f"--compiler_python={compiler_python}"] if is_gpu and compiler_python else []
     completed = subprocess.run(
-        [*subprocess_command("compile"), f"--config={name}", "--json"],
+        [*subprocess_command("compile"), f"--config={name}", *python, "--json"],
         cwd=root,
         capture_output=True,
         text=True,

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from experiments.point_clouds.signature import POINT_CLASSIFICATION
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.masks import Mask
-from transformer.attention.scores import Score
+from transformer.attention.scores import DEFAULT_SCORE, Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NumHeads, NumLayersOrZero, PositiveInt, Rate
 from transformer.layers.functional_module import ParameterBuilder
@@ -73,7 +73,7 @@ class SetTransformerConfig(Config, path="config.model"):
     feed_forward: PositiveInt = 128
     pooling: Pooling = Pooling.ATTENTION
     dropout: Rate = 0.0
-    score: Score = AttentionSpec.score
+    score: Score | str = DEFAULT_SCORE
     backend: Backend = Backend.AUTO
 
     def _check(self) -> None:

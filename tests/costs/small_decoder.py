@@ -16,8 +16,8 @@ from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.losses import token_loss
 from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.initial_state import init_state
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     hyperparameters,

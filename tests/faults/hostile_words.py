@@ -45,6 +45,7 @@ RIGHT = {
     "clusters.local": ("--dry_run", "--", "--config={o}/config.py", "--workdir={d}/new"),
     "scaling_laws": ("--runs={d}/translation",),
     "experiments.reproduce": ("--name=no/record",),
+    "experiments.claims.__main__": ("--only=none",),
     # The text of a translation, which has no token shards: a corpus would be tokenized for each word.
     "tokenize": ("--config={o}/config.py",),
 }

@@ -309,6 +309,7 @@ COMMANDS = (
         "scaling_laws",
     ),
     *("clusters.local", "experiments.benchmarks.run", "experiments.pods.compile_experiments", "experiments.reproduce"),
+    "experiments.claims.__main__",
 )
 
 

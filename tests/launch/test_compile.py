@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from launch import cli, compile
 from launch.config_files import load_config
 from transformer.aot import aot_compile, mesh_and_remat_search
 from transformer.costs.topologies import parse_topology
+from transformer.models.model import leaves_by_path
+from transformer.training.build import build_components
 from transformer.training.config import resolve_config
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -205,7 +208,9 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
     found = {key: whole[key] for key in compile_experiments.RECORDED_KEYS} | {"commit": "0123456789abcdef"}
     found |= {"device_memory": 2 * 10**10, "step_seconds": 1.5, "mfu": 0.5, "communication_share": 0.25}
     found |= {f"{kind}_seconds": 0.1 for kind in ("compute", "memory", "communication")} | {"exposed_share": 0.125}
-    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: "no pod" if "demo" in name else found)
+    monkeypatch.setattr(
+        compile_experiments, "compile_config", lambda root, name, python: "no pod" if "demo" in name else found
+    )
     results = tmp_path / "pods.json"
     words = [f"--results_file={results}", "--filter=weak_scaling"]
     assert cli.run(compile_experiments.COMMAND, compile_experiments.main, words) == 0
@@ -251,7 +256,7 @@ def test_the_record_holds_each_experiment_and_says_what_changed(
 def test_a_record_of_pods_that_is_none_is_told_in_a_line(
     change: Any, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name: pytest.fail("it compiles"))
+    monkeypatch.setattr(compile_experiments, "compile_config", lambda root, name, python: pytest.fail("it compiles"))
     results = tmp_path / "pods.json"
     if isinstance(change, dict) and "experiments/demo.py" not in change:
         records = json.loads((CHECKOUT / "experiments" / "pods" / "results" / "pods.json").read_text())
@@ -280,3 +285,47 @@ def test_a_config_without_a_pod_and_one_that_cannot_be_are_told(tmp_path: Path) 
     assert "names no topology" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "none.py")))
     (tmp_path / "wrong.py").write_text(CONFIG.replace("cpu:2", "v5p:3x3x3"), encoding="utf-8")
     assert "is not a slice of v5p" in str(compile_experiments.compile_config(CHECKOUT, str(tmp_path / "wrong.py")))
+
+
+SHARDED = ("--config.sharding.rules=fsdp+tp", "--config.sharding.fsdp=2", "--config.sharding.tensor=2")
+
+
+def test_the_sharding_of_every_parameter_is_that_of_a_run(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [config, "--sharding", "--topology=cpu:8", *SHARDED]
+    assert cli.run(compile.COMMAND, compile.main, [*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {axis: size for axis, size in found["mesh"].items() if size > 1} == {"data": 2, "fsdp": 2, "tensor": 2}
+    values = load_config(config.partition("=")[2]).to_dict()
+    sharding = {"data": -1, "fsdp": 2, "tensor": 2, "rules": "fsdp+tp"}
+    components = build_components(resolve_config({**values, "sharding": sharding}), Path(), synthetic=True)
+    leaves = leaves_by_path(components.abstract_state.variables.params)
+    assert [each["path"] for each in found["parameters"]] == list(leaves)
+    for each in found["parameters"]:
+        leaf = leaves[each["path"]]
+        assert tuple(each["shape"]) == leaf.shape
+        spec = tuple(tuple(axes) if isinstance(axes, list) else axes for axes in each["spec"])
+        assert spec == tuple(leaf.sharding.spec)
+        assert each["bytes_per_device"] == math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    assert found["bytes_per_device"] == sum(each["bytes_per_device"] for each in found["parameters"])
+    assert found["bytes_per_device"] < found["bytes"] / 2
+
+
+def test_the_sharding_is_a_table_and_needs_neither_devices_nor_a_topology(
+    config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [config, "--sharding", "--config.topology=", *SHARDED, "--config.sharding.data=512"]
+    words += ["--config.task.batch_size=2048"]
+    assert cli.run(compile.COMMAND, compile.main, words) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("small on data=512 x fsdp=2 x tensor=2, rules fsdp+tp: 0.0000 GB of parameters, ")
+    (row,) = [line for line in page.splitlines() if line.startswith("layers/feed_forward/expand/kernel ")]
+    # 16 x 32 numbers of four bytes, a quarter on each device.
+    assert re.split(r"\s{2,}", row) == [
+        "layers/feed_forward/expand/kernel",
+        "(1, 16, 32)",
+        "(layers, embed, feed_forward)",
+        "(None, fsdp, tensor)",
+        "512",
+    ]
+    says = refused(capsys, config, "--sharding", "--topology=cpu:6", *SHARDED)
+    assert "config.sharding asks for data=-1 x fsdp=2 x tensor=2, which does not make 6" in says

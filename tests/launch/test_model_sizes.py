@@ -272,3 +272,20 @@ def test_costs_that_cannot_be_told_are_refused(
 ) -> None:
     assert cli.run(model_sizes.COMMAND, model_sizes.main, words) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_cache_of_a_published_size_is_a_line_and_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--name=gpt2", "--cache_length=512", "--cache_batch_size=4")
+    line = printed(capsys, *words).splitlines()[-1]
+    assert line == (
+        "cache of decoding: 75,497,472 bytes (0.075 GB) for 4 texts of 512 positions, 36,864 bytes a token, bfloat16"
+    )
+    (entry,) = json.loads(printed(capsys, *words, "--json"))
+    assert entry["cache"]["num_bytes"] == 4 * 512 * 36864
+    for refused, says in (
+        (("--name=bert-base", "--cache_length=8"), "--cache_length=8: this model does not decode, and has no cache"),
+        (("--name=gpt2", "--cache_length=0"), "--cache_length=0 must be at least 1"),
+        (("--cache_length=8",), "--cache_length=8 needs --name or --workdir, as it is of one model"),
+    ):
+        assert cli.run(model_sizes.COMMAND, model_sizes.main, refused) == 2
+        assert says in capsys.readouterr().err

@@ -35,7 +35,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_right_run_is_said_to_be_right_and_leaves_nothing(tmp_path, config, capsys):
     workdir = tmp_path / "runs" / "new"
     assert check(config, f"--workdir={workdir}") == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    line, export = capsys.readouterr().out.splitlines()
+    assert export.startswith("The model cannot be exported: Hugging Face has no such model; the nearest is ")
     assert f"config, data and {workdir} are right" in line
     assert "nothing was started" in line
     assert not workdir.exists()

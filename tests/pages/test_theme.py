@@ -79,3 +79,4 @@ def test_only_a_served_page_may_ask_and_only_its_own_server():
     still = render_static_page("a", "", "", refresh_seconds=2)
     assert "script" not in still
     assert '<meta http-equiv="refresh" content="2">' in still
+    assert "refresh" not in render_static_page("a", "", "")

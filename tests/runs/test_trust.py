@@ -192,3 +192,22 @@ def test_a_run_that_names_a_project_that_there_is_not_is_refused_in_one_line(
         said = capsys.readouterr().err
         assert said.startswith(f"error: config.task.name={name!r} {says}")
         assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"optimizer": {"schedule": "lab.mine"}}, "optimizer.schedule"),
+        ({"optimizers": {"critic": {"schedule": "lab.mine"}}}, "optimizers.critic.schedule"),
+        # Names with dots have the path of another key, which does not hide them.
+        ({"optimizers": {"a": {"schedule": "lab.mine"}, "a.schedule": "cosine"}}, "optimizers.a.schedule"),
+        ({"optimizers": {"a.b": {"schedule": "lab.mine"}, "a": "cosine"}}, r"optimizers.a.b.schedule"),
+    ],
+)
+def test_schedules_of_ones_own_are_code(section: dict[str, Any], key: str) -> None:
+    values = {**config(), **section}
+    with pytest.raises(UserError, match=rf"config\.{key}='lab\.mine' is code from outside .* --trust=lab\.mine if"):
+        check_trusted(values, ())
+    check_trusted(values, ["lab.mine"])
+    assert trust_flags(values) == ["--trust=lab.mine"]
+    check_trusted({**config(), "optimizer": {"schedule": "cosine"}}, ())

@@ -26,8 +26,8 @@ from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.models.registry import build
 from transformer.models.task_interface import TaskInterface
 from transformer.models.transformer_xl import TransformerXLConfig
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     hyperparameters,

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,15 @@ import numpy as np
 import pytest
 from optax.contrib import MuonDimensionNumbers
 
-from transformer.config import UserError, from_config
+from transformer.config import UserError, from_config, to_config
 from transformer.layers.functional_module import Precision
 from transformer.models.decoder import DecoderConfig
 from transformer.models.model import leaves_by_path
 from transformer.models.recurrent_decoder import RecurrentDecoderConfig
 from transformer.models.registry import build
 from transformer.models.task_interface import TaskInterface
+from transformer.training.learning_rate import LearningRateSchedule, depends_on_steps
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     hidden_matrices,
@@ -304,3 +306,74 @@ def test_the_guide_lists_every_key_algorithm_and_schedule(root: Path) -> None:
     names = [field.name for field in dataclasses.fields(OptimizerConfig)]
     names += [value.value for kind in (OptimizerAlgorithm, LearningRateSchedule) for value in kind]
     assert [name for name in names if f"`{name}`" not in guide] == []
+
+
+def test_the_guide_tabulates_every_schedule(root: Path) -> None:
+    guide = (root / "docs" / "guides" / "optimizers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d. |]+) \|$", guide, re.MULTILINE)
+    assert len(rows) == 6
+    schedules = re.findall(r"`(\w+)`", guide.partition("| t |")[2].partition("\n")[0])
+    assert schedules == [schedule.value for schedule in LearningRateSchedule]
+    for number, schedule in enumerate(LearningRateSchedule):
+        config = OptimizerConfig(learning_rate=1.0, schedule=schedule, warmup_steps=1000, final_lr_fraction=0.1)
+        expected = rates(config, 10_000)
+        for t, cells in rows:
+            assert float(cells.split(" | ")[number]) == pytest.approx(expected[int(t.replace(",", "")) - 1], abs=6e-4)
+
+
+OWN_SCHEDULES = {
+    "half_cosine": """
+import jax.numpy as jnp
+def half_cosine(step, steps, learning_rate, sharpness=2.0):
+    return learning_rate * jnp.cos(jnp.pi / 2 * step / steps) ** sharpness
+SCHEDULE = half_cosine
+""",
+    "stairs": "SCHEDULE = lambda *, step, warmup_steps, final_lr_fraction: final_lr_fraction ** (step // warmup_steps)",
+    "count": "SCHEDULE = lambda count: count",
+    "still": "SCHEDULE = lambda learning_rate: learning_rate",
+    "pair": "SCHEDULE = lambda step: (step, step)",
+    "number": "SCHEDULE = 0.1",
+}
+
+
+@pytest.fixture
+def own_schedules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package `own_rates` on Python's path."""
+    (tmp_path / "own_rates").mkdir()
+    for name, code in {"__init__": "", **OWN_SCHEDULES}.items():
+        (tmp_path / "own_rates" / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_rates"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("own_schedules")
+def test_a_schedule_of_ones_own_is_named_by_its_module() -> None:
+    config = from_config(OptimizerConfig, {"learning_rate": PEAK, "schedule": "own_rates.half_cosine"})
+    expected = [PEAK * math.cos(math.pi / 2 * step / STEPS) ** 2 for step in range(STEPS)]
+    np.testing.assert_allclose(rates(config, STEPS), expected, rtol=1e-5)
+    assert to_config(config)["schedule"] == "own_rates.half_cosine"
+    assert "final_lr_fraction" not in hyperparameters(config)
+    stairs = OptimizerConfig(schedule="own_rates.stairs", warmup_steps=10, final_lr_fraction=0.5)
+    np.testing.assert_allclose(rates(stairs, STEPS), [0.5 ** (step // 10) for step in range(STEPS)], rtol=1e-6)
+    assert [depends_on_steps(each.schedule) for each in (config, stairs)] == [True, False]
+
+
+@pytest.mark.usefixtures("own_schedules")
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ("cosin", r"schedule='cosin' is unknown: did you mean 'cosine'\? known: .*; or a dotted path .* a SCHEDULE$"),
+        ("own_rates.absent", r"own_rates has no module own_rates\.absent: check its spelling$"),
+        ("own_rates/count.py", r"schedule='own_rates/count\.py' names no module"),
+        ("own_rates.number", r"exports no SCHEDULE; define SCHEDULE = a function \(step, steps, .*\) in it$"),
+        ("own_rates.count", r"its SCHEDULE has the argument count, .* it may have step, steps, learning_rate, warmup"),
+        ("own_rates.still", r"='own_rates\.still': its SCHEDULE has no argument step"),
+        ("own_rates.pair", r"its SCHEDULE must return one number; it returns \(\(\), \(\)\)"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused_in_one_line(schedule: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as refused:
+        make_optimizer(from_config(OptimizerConfig, {"schedule": schedule}, "config.optimizer"), STEPS)
+    assert "\n" not in str(refused.value)

@@ -14,8 +14,8 @@ from transformer.models import registry
 from transformer.models.model import Model, leaves_by_path
 from transformer.models.task_interface import InputSpec, TaskInterface
 from transformer.tasks.task import Objective
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     check_trainable_patterns,
@@ -165,6 +165,10 @@ def test_patterns_that_do_nothing_are_refused(fields: dict[str, Any], paths: dic
 
 def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     objective = Objective("fit", lambda *_: None)  # type: ignore[arg-type,return-value]
-    assert describe_trainable(OptimizerConfig(), objective, BESIDE) == []
-    lora = OptimizerConfig(trainable=("*/lora/*", "head/*"))
-    assert describe_trainable(lora, objective, BESIDE) == ["fit trains 14 of 44 parameters, in 3 of 6 arrays"]
+    shapes = {path: (size // 2, 2) for path, size in BESIDE.items()}
+    assert describe_trainable(make_optimizer(OptimizerConfig(), 9), objective, shapes) == []
+    lora = make_optimizer(OptimizerConfig(trainable=("*/lora/*", "head/*")), 9)
+    assert describe_trainable(lora, objective, shapes) == ["fit trains 14 of 44 parameters, in 3 of 6 arrays"]
+    entries = {"embedding/table": None, "layers/query/kernel": 2, "layers/query/bias": 2}
+    layers = make_optimizer(OptimizerConfig(), 9, num_frozen_entries=entries)
+    assert describe_trainable(layers, objective, shapes) == ["fit trains 26 of 44 parameters, in 5 of 6 arrays"]

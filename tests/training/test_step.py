@@ -12,8 +12,8 @@ import pytest
 from transformer.models.model import Aux, Variables, leaves_by_path
 from transformer.tasks.task import LossAux, Objective, StateView
 from transformer.training.initial_state import init_state
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     hyperparameters,

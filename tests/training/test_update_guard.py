@@ -13,7 +13,8 @@ from tests.training.test_step import Line, Regression, batch_of, optimizers
 from transformer.config import UserError
 from transformer.models.model import Aux, Variables, leaves_by_path
 from transformer.training.initial_state import init_state
-from transformer.training.optimizer import LearningRateSchedule, OptimizerAlgorithm, OptimizerConfig, hyperparameters
+from transformer.training.learning_rate import LearningRateSchedule
+from transformer.training.optimizer import OptimizerAlgorithm, OptimizerConfig, hyperparameters
 from transformer.training.parameter_averages import AverageKind, ParameterAverage
 from transformer.training.state import TrainState
 from transformer.training.step import make_train_step

@@ -15,6 +15,7 @@ from transformer.attention.capture import (
     fill_importance,
     single_layer_maps,
 )
+from transformer.attention.component import AttentionSizes, ParameterSpec
 from transformer.attention.importance import ImportanceGates, initial_gates
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.logit_modification import LogitModification, Softcap
@@ -51,7 +52,17 @@ from transformer.attention.positions import (
     tensor2tensor_positions,
 )
 from transformer.attention.rotary import RotaryScaling, RotaryScalingKind, apply_rotary
-from transformer.attention.scores import Additive, Concat, Cosine, General, Location, Mlp, Score, SquaredDistance
+from transformer.attention.scores import (
+    Additive,
+    Concat,
+    Cosine,
+    General,
+    Location,
+    Mlp,
+    Score,
+    ScoreFunction,
+    SquaredDistance,
+)
 from transformer.attention.sites import Axis, AxisKind, Site, sites_between
 from transformer.attention.statistics import (
     DIAGONALITY,
@@ -82,6 +93,7 @@ __all__ = [
     "Alibi",
     "AttentionParameters",
     "AttentionPosition",
+    "AttentionSizes",
     "AttentionSpec",
     "Axis",
     "AxisKind",
@@ -102,6 +114,7 @@ __all__ = [
     "Mask",
     "Mlp",
     "Normalizer",
+    "ParameterSpec",
     "PositionCombination",
     "PreparedKeys",
     "ReductionStatistic",
@@ -110,6 +123,7 @@ __all__ = [
     "RotaryScaling",
     "RotaryScalingKind",
     "Score",
+    "ScoreFunction",
     "Shaw",
     "Site",
     "Softcap",

@@ -63,7 +63,7 @@ from transformer.attention.positions import SCHEMES, AttentionPosition, Position
 from transformer.attention.pytree_dataclass import pytree_dataclass, static_field
 from transformer.attention.reference_mode import is_tracing_reference
 from transformer.attention.requested_activations import LOGITS, WEIGHTS, is_requested
-from transformer.attention.scores import SCORES, Score, ScoreFunction, repeat_heads, resolve_score_function
+from transformer.attention.scores import ScoreFunction, ScoreKind, repeat_heads, resolve_score_function, score_class
 from transformer.attention.sharded_attention import ShardedProgram, attend_sharded, attention_sharding
 
 
@@ -99,14 +99,14 @@ class PreparedKeys:
 
     # An array; where a program is described alone, a shape or a sharding.
     keys: Any
-    kind: Score = static_field()
+    kind: ScoreKind = static_field()
     position: AttentionPosition = static_field()
     depth: int = static_field()
 
 
 def prepare_keys(
     k_BxKxGxC: Float[Array, "B K G C"],
-    kind: Score,
+    kind: ScoreKind,
     position: AttentionPosition = AttentionPosition.NONE,
     params: AttentionParameters | None = None,
 ) -> PreparedKeys:
@@ -150,7 +150,7 @@ def prepare_keys(
 def score(
     q_BxQxHxD: Float[Array, "B Q H D"],
     prepared: PreparedKeys | Float[Array, "B K _ _"],
-    kind: Score,
+    kind: ScoreKind,
     position: AttentionPosition = AttentionPosition.NONE,
     params: AttentionParameters | None = None,
     *,
@@ -462,7 +462,7 @@ def _compute_logits(
 
 
 def _unwrap_prepared_keys(
-    prepared: PreparedKeys | Array, kind: Score, position: AttentionPosition
+    prepared: PreparedKeys | Array, kind: ScoreKind, position: AttentionPosition
 ) -> tuple[Array, int]:
     """The array of keys prepared for this score and position, and the depth of the keys before preparation."""
     check_score_and_position(kind, position)
@@ -476,6 +476,6 @@ def _unwrap_prepared_keys(
         return prepared.keys, prepared.depth
     if not is_array(prepared):
         raise TypeError(f"prepared is {describe_value(prepared)}; give {call}")
-    if not SCORES[kind].uses_raw_keys or SCHEMES[position].rotates_features:
+    if not score_class(kind).uses_raw_keys or SCHEMES[position].rotates_features:
         raise TypeError(f"prepared is {describe_value(prepared)}, keys that are not prepared for {kind}; give {call}")
     return prepared, prepared.shape[-1] if prepared.ndim else 0

@@ -24,7 +24,15 @@ from transformer.attention.masks import Mask, check_broadcast, check_mask
 from transformer.attention.normalizers import Normalizer
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.pytree_dataclass import is_pytree
-from transformer.attention.scores import SCORES, Score, ScoreFunction, resolve_score_function
+from transformer.attention.scores import (
+    Score,
+    ScoreFunction,
+    ScoreKind,
+    check_score_kind,
+    resolve_score_function,
+    score_class,
+    score_name,
+)
 
 
 def check_attend_call(
@@ -73,21 +81,23 @@ def check_attend_call(
     _check_bias(bias, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
 
 
-def check_score_and_position(kind: Score, position: AttentionPosition) -> None:
+def check_score_and_position(kind: ScoreKind, position: AttentionPosition) -> None:
     """Check that a score and a position scheme are valid and can be combined.
 
     Raises:
         TypeError: If either is not a member of its enum.
         ValueError: If the two cannot be combined; says why.
     """
-    check_member("kind", kind, Score)
+    check_score_kind("kind", kind)
     check_member("position", position, AttentionPosition)
     why = incompatible_reason(kind, position)
     if why is not None:
-        raise ValueError(f"score={kind.value} x position={position.value} has no meaning: {why}")
+        raise ValueError(f"score={score_name(kind)} x position={position.value} has no meaning: {why}")
 
 
-def check_prepare_keys_call(k: Array, kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
+def check_prepare_keys_call(
+    k: Array, kind: ScoreKind, position: AttentionPosition, params: AttentionParameters
+) -> None:
     """Check the arguments of `prepare_keys`, including the parameters that multiply the keys.
 
     Raises:
@@ -113,7 +123,7 @@ def check_score_call(
     q: Array,
     prepared: Array,
     depth: int,
-    kind: Score,
+    kind: ScoreKind,
     position: AttentionPosition,
     params: AttentionParameters,
     *,
@@ -182,7 +192,7 @@ def check_weighted_sum_call(weights: Array, v: Array) -> None:
     check_heads("weights", weights.shape[1], weights.shape, "v", v.shape[2], v.shape)
 
 
-def _check_parameters(kind: Score, position: AttentionPosition, params: AttentionParameters) -> None:
+def _check_parameters(kind: ScoreKind, position: AttentionPosition, params: AttentionParameters) -> None:
     """Check that `params` are `AttentionParameters` of this score and position scheme.
 
     Raises:
@@ -193,7 +203,7 @@ def _check_parameters(kind: Score, position: AttentionPosition, params: Attentio
         inside = f"{role}={type(params).__name__}(...)" if isinstance(params, PositionScheme | ScoreFunction) else ""
         raise TypeError(f"params is {describe_value(params)}; it must be AttentionParameters({inside})")
     for role, owner, needed, component in (
-        ("score", kind.value, SCORES[kind], params.score),
+        ("score", score_name(kind), score_class(kind), params.score),
         ("position", position.value, SCHEMES[position], params.position),
     ):
         if component is None and needed.parameters != "required":

@@ -12,7 +12,14 @@ from transformer.attention.logit_modification import LogitModification
 from transformer.attention.normalizers import Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionScheme
 from transformer.attention.pytree_dataclass import is_pytree
-from transformer.attention.scores import SCORES, Score, ScoreFunction
+from transformer.attention.scores import (
+    DEFAULT_SCORE,
+    ScoreFunction,
+    ScoreKind,
+    check_score_kind,
+    score_class,
+    score_name,
+)
 
 
 class AttentionParameters(NamedTuple):
@@ -66,7 +73,6 @@ class Backend(enum.Enum):
 
 
 _CHOICES: dict[str, type[enum.Enum]] = {
-    "score": Score,
     "normalizer": Normalizer,
     "reweighting": Reweighting,
     "position": AttentionPosition,
@@ -79,7 +85,7 @@ class AttentionSpec:
     """The configuration of attention: score x normalizer x reweighting x position x backend. Visibility is the mask's.
 
     Attributes:
-        score: The score function.
+        score: The score function: a member of `Score`, or a class of your own that derives from `ScoreFunction`.
         normalizer: How logits become weights.
         reweighting: What the weights are multiplied by after normalization.
         position: The position scheme inside attention.
@@ -99,7 +105,7 @@ class AttentionSpec:
             `dropout` is not at least 0 and below 1.
     """
 
-    score: Score = Score.SCALED_DOT
+    score: ScoreKind = DEFAULT_SCORE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     position: AttentionPosition = AttentionPosition.NONE
@@ -110,6 +116,7 @@ class AttentionSpec:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        check_score_kind("score", self.score)
         for name, choices in _CHOICES.items():
             check_member(name, getattr(self, name), choices)
         check_scale(self.scale, self.score)
@@ -123,10 +130,10 @@ class AttentionSpec:
         check_dropout_rate("dropout", self.dropout)
 
 
-def incompatible_reason(kind: Score, position: AttentionPosition) -> str | None:
+def incompatible_reason(kind: ScoreKind, position: AttentionPosition) -> str | None:
     """Say why this score cannot be combined with this position scheme; None if it can."""
-    why = SCHEMES[position].incompatible_reason(SCORES[kind])
-    return None if why is None else f"position={position.value} {why.format(kind.value)}"
+    why = SCHEMES[position].incompatible_reason(score_class(kind))
+    return None if why is None else f"position={position.value} {why.format(score_name(kind))}"
 
 
 def check_logit_modification(modification: LogitModification | None, name: str = "logit_modification") -> None:
@@ -153,7 +160,7 @@ def resolve_logit_modification(spec: AttentionSpec, params: AttentionParameters)
     return spec.logit_modification if params.logit_modification is None else params.logit_modification
 
 
-def check_scale(scale: float | None, kind: Score) -> None:
+def check_scale(scale: float | None, kind: ScoreKind) -> None:
     """Check that the score has a scale, and that it is finite and above 0; None passes.
 
     Raises:
@@ -162,5 +169,5 @@ def check_scale(scale: float | None, kind: Score) -> None:
     if scale is None:
         return
     check_positive("scale", scale)
-    if not SCORES[kind].takes_scale:
-        raise ValueError(f"scale={scale} belongs to score=scaled_dot alone; score is {kind.value}")
+    if not score_class(kind).takes_scale:
+        raise ValueError(f"scale={scale} belongs to score=scaled_dot alone; score is {score_name(kind)}")

@@ -26,7 +26,7 @@ from transformer.attention.logit_modification import Softcap
 from transformer.attention.masks import MASK_FIELDS, REQUIRED_FIELD, Mask, missing_field
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.positions import SCHEMES, AttentionPosition
-from transformer.attention.scores import SCORES, Score
+from transformer.attention.scores import SCORES, Score, ScoreKind, score_class, score_name
 from transformer.attention.sharded_attention import AttentionSharding
 from transformer.logical_axes import SequenceParallel, is_vmapped, target_device, target_platform
 
@@ -48,7 +48,7 @@ class AttentionVariant:
         features: Names of the mask's fields that are set, and those of `NON_MASK_FEATURES` that are used.
     """
 
-    score: Score = AttentionSpec.score
+    score: ScoreKind = AttentionSpec.score
     normalizer: Normalizer = AttentionSpec.normalizer
     reweighting: Reweighting = AttentionSpec.reweighting
     position: AttentionPosition = AttentionSpec.position
@@ -78,7 +78,7 @@ class AttentionVariant:
         return cls(spec.score, spec.normalizer, spec.reweighting, spec.position, features)
 
     def __str__(self) -> str:
-        parts = [f"score={self.score.value}", f"normalizer={self.normalizer.value}"]
+        parts = [f"score={score_name(self.score)}", f"normalizer={self.normalizer.value}"]
         if self.reweighting is not Reweighting.NONE:
             parts.append(f"reweighting={self.reweighting.value}")
         parts.append(f"position={self.position.value}")
@@ -157,6 +157,12 @@ class BackendSupport:
     reweightings: frozenset[Reweighting]
     positions: frozenset[AttentionPosition]
     features: frozenset[str]
+
+    def takes_score(self, score: ScoreKind) -> bool:
+        """Whether the backend computes a score; of those of one's own, one that takes some takes all products."""
+        return score in self.scores or (
+            not isinstance(score, Score) and (score_class(score).is_product or self.scores == frozenset(Score))
+        )
 
 
 # Features of a call that are none of its mask's.
@@ -237,10 +243,10 @@ def unsupported_reason(backend: Backend, variant: AttentionVariant) -> str | Non
     if nonsense is not None:
         return nonsense
     supported = BACKENDS[backend]
-    missing = [
+    missing = [] if supported.takes_score(variant.score) else [f"score={score_name(variant.score)}"]
+    missing += [
         f"{name}={value.value}"
         for name, value, supported_values in (
-            ("score", variant.score, supported.scores),
             ("normalizer", variant.normalizer, supported.normalizers),
             ("reweighting", variant.reweighting, supported.reweightings),
             ("position", variant.position, supported.positions),
@@ -390,7 +396,7 @@ def nearest_supported_variant(backend: Backend, variant: AttentionVariant) -> At
     plain = AttentionVariant()
     changed = dataclasses.replace(
         variant,
-        score=variant.score if variant.score in supported.scores else plain.score,
+        score=variant.score if supported.takes_score(variant.score) else plain.score,
         normalizer=variant.normalizer if variant.normalizer in supported.normalizers else plain.normalizer,
         reweighting=variant.reweighting if variant.reweighting in supported.reweightings else plain.reweighting,
         position=variant.position if variant.position in supported.positions else plain.position,

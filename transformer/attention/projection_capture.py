@@ -10,7 +10,7 @@ from transformer.attention.attention_spec import AttentionSpec
 from transformer.attention.capture import Capture, CapturedAttention, QueryKeyVectors
 from transformer.attention.masks import Mask, query_positions
 from transformer.attention.positions import PositionScheme
-from transformer.attention.scores import SCORES, repeat_heads
+from transformer.attention.scores import repeat_heads, score_class
 
 
 def query_key_vectors(
@@ -32,7 +32,7 @@ def query_key_vectors(
     Returns:
         The vectors, without gradient; None if the score is not a dot product.
     """
-    score = SCORES[spec.score]
+    score = score_class(spec.score)
     if not score.is_dot_product:
         return None
     q = scheme.encode_queries(q_BxQxHxD, query_positions(mask, q_BxQxHxD.shape[1]))

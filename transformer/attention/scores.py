@@ -3,12 +3,13 @@
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.argument_checks import check_positive
+from transformer.attention.argument_checks import check_member, check_positive
 from transformer.attention.component import (
     AnyArray,
     AttentionComponent,
@@ -67,6 +68,20 @@ class ScoreFunction(AttentionComponent):
 
     is_product = is_dot_product = uses_raw_keys = takes_scale = False
     needs_equal_depths = ranks_keys_for_zero_query = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        steps = ("query", "prepare", "logits")
+        own = [step for step in steps if getattr(cls, step) is not getattr(ScoreFunction, step)]
+        contradictions = {
+            "is_dot_product": own,
+            "is_product": [step for step in own if step == "logits"],
+            "uses_raw_keys": [step for step in own if step == "prepare"],
+        }
+        for name, contradicting in contradictions.items():
+            # Kernels would compute something else than such a class, without a word.
+            if getattr(cls, name) and contradicting:
+                raise TypeError(f"{cls.__name__} has its own {contradicting[0]}: set {name} = False in it")
 
     def parameter_shapes(self, q: tuple[int, ...], k: tuple[int, ...]) -> Shapes:
         """The shapes that the parameters need for queries and keys of these shapes."""
@@ -127,6 +142,10 @@ class ScoreFunction(AttentionComponent):
 
 INNER_PRODUCT = Score.DOT
 """That of families whose equations compare two vectors as they are."""
+DEFAULT_SCORE = Score.SCALED_DOT
+"""That of attention unless a call or a config names another."""
+ADDITIVE_SCORE = Score.ADDITIVE
+"""That of recurrent decoders and LSTMNs unless a config names another."""
 
 
 class Dot(ScoreFunction):
@@ -415,9 +434,39 @@ SCORES: dict[Score, type[ScoreFunction]] = {
 }
 
 
-def resolve_score_function(score: Score, params: ScoreFunction | None) -> ScoreFunction:
+ScoreKind = Score | type[ScoreFunction]
+"""A score function of the library, or a class of one's own."""
+
+
+def score_class(kind: ScoreKind) -> type[ScoreFunction]:
+    """The class of a score function."""
+    return SCORES[kind] if isinstance(kind, Score) else kind
+
+
+def score_name(kind: ScoreKind) -> str:
+    """The name of a score function in messages: the word in a config, or the name of a class of one's own."""
+    return kind.value if isinstance(kind, Score) else kind.__name__
+
+
+def check_score_kind(name: str, kind: Any) -> None:
+    """Check that a value is a score function: a member of `Score`, or a class that derives from `ScoreFunction`.
+
+    Raises:
+        TypeError: If it is not.
+    """
+    if isinstance(kind, ScoreFunction):
+        raise TypeError(
+            f"{name} is a {type(kind).__name__} with its parameters; give {name}={type(kind).__name__}, and the "
+            "parameters as params=AttentionParameters(score=...)"
+        )
+    is_own = isinstance(kind, type) and issubclass(kind, ScoreFunction) and kind not in SCORES.values()
+    if not is_own:  # one of the library has one name, its member
+        check_member(name, kind, Score)
+
+
+def resolve_score_function(score: ScoreKind, params: ScoreFunction | None) -> ScoreFunction:
     """The score function with its parameters, or with defaults if `params` is None."""
-    return SCORES[score]() if params is None else params
+    return score_class(score)() if params is None else params
 
 
 def grouped_products(q_BxQxHxD: Float[Array, "B Q H D"], k_BxKxGxD: Float[Array, "B K G D"]) -> Logits:

@@ -4,12 +4,12 @@ from typing import Any
 
 import jax
 
-from transformer.models.model import leaves_by_path, replace_with_averaged
+from transformer.models.model import leaves_by_path
 from transformer.models.non_finite_values import first_non_finite_value
 from transformer.tasks.task import Batch, Objective, StateView
 from transformer.training.build import TrainingComponents
 from transformer.training.finite_checks import find_non_finite
-from transformer.training.initial_state import trained_parameters
+from transformer.training.initial_state import replace_trained, trained_parameters
 from transformer.training.partitioning import trace_with_placement
 from transformer.training.state import TrainState, derive_key
 
@@ -29,7 +29,7 @@ def explain_non_finite_step(components: TrainingComponents, state: TrainState, b
     task = components.task
 
     def loss(objective: Objective, params: Any, state: TrainState, batch: Batch) -> jax.Array:
-        variables = state.variables._replace(params=replace_with_averaged(state.variables.params, params))
+        variables = state.variables._replace(params=replace_trained(state.variables.params, params))
         view = StateView(
             components.model, variables, state.averages, state.task_state, state.step, train=True, capture=None
         )

@@ -15,13 +15,14 @@ from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.capture import Capture, CapturedAttention, add_layer_axis, capture_weights
 from transformer.attention.masks import Mask, dense_mask, predicted_center
 from transformer.attention.normalizers import NormalizedWeights, Normalizer, Reweighting, gaussian_reweight, normalize
-from transformer.attention.scores import SCORES, Score
+from transformer.attention.scores import ADDITIVE_SCORE, Score, ScoreKind, score_class, score_name
 from transformer.config import Config, NonNegativeInt, NumHeads, PositiveInt, UserError
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole, ScoreInitialization
 from transformer.layers.linear import Linear
+from transformer.layers.own_score import resolve_score
 from transformer.layers.sequence_lengths import real_positions
 from transformer.logical_axes import with_logical_constraint
 
@@ -64,7 +65,7 @@ class AttentionCellConfig(Config):
     """The attention of a recurrent decoder; the defaults are those of Bahdanau et al. 2015, appendix A.1.2.
 
     Attributes:
-        score: The score function.
+        score: The score function, or the dotted path of a module that exports a class `SCORE`.
         normalizer: How logits become weights.
         reweighting: `gaussian` multiplies the weights by a Gaussian around the center of the attention span, or of the
             mask (local-p, Luong et al. 2015, equation 10).
@@ -81,7 +82,7 @@ class AttentionCellConfig(Config):
         UserError: If `heads` or `half_width` is below 1, or if the score is location without `max_length`.
     """
 
-    score: Score = Score.ADDITIVE
+    score: Score | str = ADDITIVE_SCORE
     normalizer: Normalizer = Normalizer.SOFTMAX
     reweighting: Reweighting = Reweighting.NONE
     key_value_projection: KeyValueProjection = KeyValueProjection.SHARED
@@ -93,10 +94,16 @@ class AttentionCellConfig(Config):
     initialization: ScoreInitialization = ScoreInitialization.OWN
 
     def _check(self) -> None:
-        if SCORES[self.score].uses_key_index and self.max_length < 1:
+        if score_class(self.score_kind).uses_key_index and self.max_length < 1:
             raise UserError(
-                f"score={self.score.value} has a row for each key: max_length={self.max_length} must be at least 1"
+                f"score={score_name(self.score_kind)} has a row for each key: max_length={self.max_length} must be at "
+                "least 1"
             )
+
+    @property
+    def score_kind(self) -> ScoreKind:
+        """The score function of `score`."""
+        return resolve_score(self.score)
 
     def depths(self, width: int, memory_width: int) -> tuple[int, int]:
         """The features of a query head, and of a key and value head.
@@ -212,7 +219,7 @@ class AttentionCell(Module):
 
         self.query, self.key, self.value = projected(width), projected(memory_width), projected(memory_width)
         self.score = TrainedScore(
-            config.score,
+            config.score_kind,
             heads,
             depth,
             config.max_length,
@@ -246,7 +253,7 @@ class AttentionCell(Module):
             lengths_B = jnp.full(batch, count, jnp.int32)
         memory_BxKxM = jnp.where(real_positions(lengths_B, count)[..., None], memory_BxKxM, 0)
         keys_BxKxHxC = self._split_heads(memory_BxKxM, self.key)
-        prepared = prepare_keys(keys_BxKxHxC, self.config.score, params=self._parameters(memory_BxKxM.dtype))
+        prepared = prepare_keys(keys_BxKxHxC, self.config.score_kind, params=self._parameters(memory_BxKxM.dtype))
         return AttentionMemory(prepared, self._split_heads(memory_BxKxM, self.value), lengths_B)
 
     def __call__(
@@ -284,7 +291,7 @@ class AttentionCell(Module):
         q_BxQxHxD = self._split_heads(query_BxQxE, self.query)
         mask = self._limit_to_span(mask, q_BxQxHxD, position_BxQ)
         params = self._parameters(query_BxQxE.dtype)
-        logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score, params=params, bias=bias)
+        logits_BxHxQxK = score(q_BxQxHxD, memory.keys, self.config.score_kind, params=params, bias=bias)
         allowed = dense_mask(mask, queries=query_BxQxE.shape[1], keys=memory.values.shape[1])
         weights = normalize(logits_BxHxQxK, allowed, self.config.normalizer, key=key, train=train)
         if self.config.reweighting is Reweighting.GAUSSIAN:

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from transformer.attention.component import AttentionSizes, ParameterSpec
 from transformer.attention.positions import PositionScheme
-from transformer.attention.scores import SCORES, Score, ScoreFunction
+from transformer.attention.scores import ScoreFunction, ScoreKind, score_class, score_name
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ScoreInitialization
 from transformer.layers.transformer_config import TransformerConfig
@@ -50,7 +50,7 @@ class TrainedScore(_TrainedArrays):
 
     def __init__(
         self,
-        score: Score,
+        score: ScoreKind,
         heads: int,
         depth: int,
         max_length: int,
@@ -62,19 +62,20 @@ class TrainedScore(_TrainedArrays):
         head_axis: str = "heads",
     ):
         self.score, self.sizes = score, AttentionSizes(heads, depth, key_depth or depth, hidden or depth, max_length)
-        if SCORES[score].needs_equal_depths and self.sizes.key_head_dim != depth:
+        if score_class(score).needs_equal_depths and self.sizes.key_head_dim != depth:
             raise ValueError(
-                f"score={score.value} takes queries and keys of one depth; these have {depth} and {key_depth}: "
+                f"score={score_name(score)} takes queries and keys of one depth; these have {depth} and {key_depth}: "
                 "make them equal, or say general"
             )
         weights = {
-            name: initialization(name, weight) for name, weight in SCORES[score].parameter_specs(self.sizes).items()
+            name: initialization(name, weight)
+            for name, weight in score_class(score).parameter_specs(self.sizes).items()
         }
         super().__init__(weights, builder=builder, head_axis=head_axis)
 
     def __call__(self, dtype: jnp.dtype) -> ScoreFunction | None:
         """The parameters for `attend`, in the type that it computes in; None if there are none."""
-        return SCORES[self.score].from_arrays(self.arrays(dtype), self.sizes)
+        return score_class(self.score).from_arrays(self.arrays(dtype), self.sizes)
 
 
 class TrainedPositions(_TrainedArrays):

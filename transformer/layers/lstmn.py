@@ -10,13 +10,12 @@ from transformer.attention.api import PreparedKeys, prepare_keys, score, weighte
 from transformer.attention.attention_spec import AttentionParameters
 from transformer.attention.masks import Mask, dense_mask
 from transformer.attention.normalizers import normalize
+from transformer.attention.scores import ADDITIVE_SCORE
 from transformer.layers.attention_cell import Alignment, AttentionCellConfig
 from transformer.layers.attention_parameters import TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import RecurrentInitialization
 from transformer.layers.recurrent import CellKind, CellState, RecurrentCell
-
-_SCORE = AttentionCellConfig.score
 
 
 class StateHistory(NamedTuple):
@@ -61,7 +60,7 @@ class LstmnLayer(Module):
             builder=builder,
         )
         self.score = TrainedScore(
-            _SCORE, 1, inputs + width, 0, key_depth=width, hidden=hidden, builder=builder, head_axis="groups"
+            ADDITIVE_SCORE, 1, inputs + width, 0, key_depth=width, hidden=hidden, builder=builder, head_axis="groups"
         )
 
     def initial(self, rows: int, slots: int, dtype: jax.typing.DTypeLike) -> StateHistory:
@@ -90,7 +89,7 @@ class LstmnLayer(Module):
         """
         params, slots = self._parameters(x_RxI.dtype), history.values.shape[1]
         q_Rx1x1xD = jnp.concatenate([x_RxI, history.last_context], axis=-1)[:, None, None]
-        logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, _SCORE, params=params)
+        logits_Rx1x1xK = score(q_Rx1x1xD, history.keys, ADDITIVE_SCORE, params=params)
         filled = dense_mask(Mask(key_lengths=history.num_states), queries=1, keys=slots)
         weights_Rx1x1xK = normalize(logits_Rx1x1xK, filled, AttentionCellConfig.normalizer).values
         hidden_RxF, memory_RxF = jnp.split(weighted_sum(weights_Rx1x1xK, history.values)[:, 0, 0], 2, axis=-1)
@@ -114,7 +113,7 @@ class LstmnLayer(Module):
         return after, state.hidden, Alignment(weights_Rx1x1xK[:, :, 0], logits_Rx1x1xK[:, :, 0])
 
     def _prepare_keys(self, hidden_RxKx1xF: Array) -> PreparedKeys:
-        return prepare_keys(hidden_RxKx1xF, _SCORE, params=self._parameters(hidden_RxKx1xF.dtype))
+        return prepare_keys(hidden_RxKx1xF, ADDITIVE_SCORE, params=self._parameters(hidden_RxKx1xF.dtype))
 
     def _parameters(self, dtype: jnp.dtype) -> AttentionParameters:
         return AttentionParameters(score=self.score(dtype))

@@ -23,7 +23,7 @@ from transformer.attention.positions import (
 )
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
 from transformer.attention.requested_activations import HEAD_CONTRIBUTIONS, LOGITS, WEIGHTS, is_requested
-from transformer.attention.scores import SCORES
+from transformer.attention.scores import score_class
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
 from transformer.layers.initialization import ParameterRole
@@ -122,7 +122,7 @@ class MultiHeadAttention(Module):
         self.query_norm = make_query_key_norm(config, config.heads, builder)
         self.key_norm = make_query_key_norm(config, config.resolved_kv_heads, builder)
         self.score = TrainedScore(
-            config.score, config.heads, config.resolved_head_dim, config.max_length, builder=builder
+            config.score_kind, config.heads, config.resolved_head_dim, config.max_length, builder=builder
         )
         self.sinks = (
             builder.parameter(jax.nn.initializers.zeros, (config.heads,), ("heads",))
@@ -132,7 +132,7 @@ class MultiHeadAttention(Module):
         position = AttentionPosition.NONE if cross else config.positions.within_attention
         self.spec = config.attention_spec(position)
         # A score or scheme that reads a key's index as its position needs a cache with every key at its own place.
-        self.indexed = SCORES[config.score].uses_key_index or SCHEMES[position].uses_key_index
+        self.indexed = score_class(config.score_kind).uses_key_index or SCHEMES[position].uses_key_index
         self.mean = cross and config.cross is CrossAttentionKind.MEAN
         self.relative = TrainedPositions(SCHEMES[position], config.attention_sizes(), builder=builder)
         self.local_rotary = Rotary(config.local_rotary_base, fraction=config.rotary_fraction)
@@ -331,7 +331,7 @@ class MultiHeadAttention(Module):
         bias = scheme.position_bias(position_Rx1, cached_positions_RxK[:, None], q_Rx1xHxD.shape[2], logits_dtype)
         spec = dataclasses.replace(spec, position=AttentionPosition.NONE)
         needs_weights = capture is not None or is_requested(LOGITS) or is_requested(WEIGHTS)
-        if SCORES[spec.score].is_dot_product and self.sinks is None and not needs_weights:
+        if score_class(spec.score).is_dot_product and self.sinks is None and not needs_weights:
             output = attend_to_cache(q_Rx1xHxD, grown, seen_RxK, writer_RxK, spec, bias)
             return self.combine_heads(output), grown, None
         with jax.named_scope(self.name):

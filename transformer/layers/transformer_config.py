@@ -12,7 +12,7 @@ from transformer.attention.component import AttentionSizes
 from transformer.attention.logit_modification import Softcap
 from transformer.attention.positions import SCHEMES, AttentionPosition, PositionCombination, PositionScheme
 from transformer.attention.rotary import NO_SCALING, RotaryScaling, rotated_features
-from transformer.attention.scores import SCORES, Score
+from transformer.attention.scores import DEFAULT_SCORE, Score, ScoreKind, score_class, score_name
 from transformer.attention.sites import MapValues
 from transformer.config import (
     Config,
@@ -32,6 +32,7 @@ from transformer.layers.initialization import Initialization
 from transformer.layers.lora import LoraConfig, LoraTarget
 from transformer.layers.mixture_of_experts import MixtureOfExpertsConfig
 from transformer.layers.norm import LayerNorm, NormKind, RmsNorm
+from transformer.layers.own_score import resolve_score
 from transformer.layers.residual import NormPlacement
 from transformer.logical_axes import Placement, SequenceParallel
 
@@ -268,7 +269,7 @@ class TransformerConfig(Config, path="config.model"):
         attention_windows: A period over the layers: a layer of window w sees w positions back (an encoder also w
             ahead), a layer of window 0 sees all; (0, 128) alternates.
         max_length: The greatest number of positions.
-        score: The score function of attention.
+        score: The score function of attention, or the dotted path of a module that exports a class `SCORE`.
         attention_scale: Factor on the products of queries and keys; None means 1 / sqrt(D).
         attention_softcap: The bound c of c tanh(logit / c) in attention; None for none.
         attention_sinks: Whether each head has a trained sink, a key without a value that every query sees (OpenAI
@@ -326,7 +327,7 @@ class TransformerConfig(Config, path="config.model"):
     relative_embedding_norm: bool = False
     attention_windows: tuple[NonNegativeInt, ...] = ()
     max_length: PositiveInt = 256
-    score: Score = AttentionSpec.score
+    score: Score | str = DEFAULT_SCORE
     attention_scale: PositiveFloat | None = None
     attention_softcap: PositiveFloat | None = None
     attention_sinks: bool = False
@@ -436,11 +437,16 @@ class TransformerConfig(Config, path="config.model"):
             self.heads, self.resolved_head_dim, self.resolved_head_dim, self.resolved_head_dim, *settings
         )
 
+    @property
+    def score_kind(self) -> ScoreKind:
+        """The score function of `score`."""
+        return resolve_score(self.score)
+
     def attention_spec(self, position: AttentionPosition) -> AttentionSpec:
         """The attention spec of these blocks with this position scheme."""
         softcap = None if self.attention_softcap is None else Softcap(self.attention_softcap)
         return AttentionSpec(
-            self.score,
+            self.score_kind,
             position=position,
             backend=self.backend,
             scale=self.attention_scale,
@@ -609,23 +615,24 @@ class TransformerConfig(Config, path="config.model"):
             UserError: If they cannot; gives the keys, their values and what would be right.
         """
         position = self.positions.within_attention
-        why = incompatible_reason(self.score, position)
+        kind = self.score_kind
+        why = incompatible_reason(kind, position)
         if why is not None:
             scores = " or ".join(score.value for score in Score if incompatible_reason(score, position) is None)
             raise UserError(
-                f"config.model.positions={self.positions.value} and config.model.score={self.score.value} do not go "
+                f"config.model.positions={self.positions.value} and config.model.score={score_name(kind)} do not go "
                 f"together: {why}; say score={scores}, or other positions"
             )
-        if self.attention_scale is not None and not SCORES[self.score].takes_scale:
+        if self.attention_scale is not None and not score_class(kind).takes_scale:
             raise UserError(
                 f"config.model.attention_scale={self.attention_scale} belongs to score=scaled_dot alone; "
-                f"config.model.score={self.score.value}: leave it out"
+                f"config.model.score={score_name(kind)}: leave it out"
             )
         if self.backend is Backend.AUTO:
             return
         used = {"softcap": self.attention_softcap is not None, "sinks": self.attention_sinks}
         features = frozenset(name for name, is_used in used.items() if is_used)
-        why = unsupported_reason(self.backend, AttentionVariant(self.score, position=position, features=features))
+        why = unsupported_reason(self.backend, AttentionVariant(kind, position=position, features=features))
         if why is not None:
             raise UserError(f"config.model.{why}: say backend=auto or einsum")
         if self.attention_dropout and unsupported_reason(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.scores import SCORES
+from transformer.attention.scores import score_class, score_name
 from transformer.attention.sites import Axis, Site
 from transformer.config import NonNegativeInt, NumLayers, UserError
 from transformer.layers.embedding_and_head import PositionsAndNorm
@@ -142,10 +142,10 @@ class EncoderDecoderConfig(TransformerConfig):
                 "has no table and config.model.embedding_norm=False; say side_embeddings=shared, positions=learned or "
                 "embedding_norm=True"
             )
-        if self.cross is CrossAttentionKind.MEAN and SCORES[self.score].ranks_keys_for_zero_query:
+        if self.cross is CrossAttentionKind.MEAN and score_class(self.score_kind).ranks_keys_for_zero_query:
             raise UserError(
-                f"config.model.cross=mean and config.model.score={self.score.value} do not go together: that score of "
-                "a query of zeros still depends on the key; say scaled_dot"
+                f"config.model.cross=mean and config.model.score={score_name(self.score_kind)} do not go together: "
+                "that score of a query of zeros still depends on the key; say scaled_dot"
             )
 
 

@@ -55,10 +55,10 @@ def split_key(key: Key[Array, ""] | None, count: int = 2) -> tuple[Key[Array, ""
 
 
 class AuxiliaryLoss(NamedTuple):
-    """A loss that the model itself adds, weight x total / denominator.
+    """A loss that is added to the task's own, weight x total / denominator.
 
-    Examples are the load balancing of a mixture of experts and the doubly stochastic penalty of Xu et al. 2015. With
-    gradient accumulation, totals and denominators are summed over the microbatches.
+    Examples are the load balancing of a mixture of experts, the doubly stochastic penalty of Xu et al. 2015, and
+    z-loss. With gradient accumulation, totals and denominators are summed over the microbatches.
 
     Attributes:
         total: The sum over what `denominator` counts.
@@ -81,7 +81,7 @@ class Aux(NamedTuple):
         maps: The captured attention maps by site, without gradient.
         extras: Further outputs by name, differentiable.
         state: The next state.
-        losses: The losses that the model adds to that of the task, by name.
+        losses: The losses that are added to that of the task, by name.
     """
 
     maps: Mapping[str, CapturedAttention]

@@ -24,6 +24,7 @@ from transformer.layers.elmo import Elmo, ElmoConfig
 from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.linear import Linear
+from transformer.layers.own_score import resolve_score
 from transformer.layers.recurrent import CellState, Direction, RecurrentConfig, RecurrentStack
 from transformer.layers.sequence_lengths import real_positions
 from transformer.models.model import Aux, ForwardPass, Inputs, StatelessModule, split_key
@@ -76,12 +77,15 @@ class RecurrentClassifierConfig(Config, path="config.model"):
         default_factory=lambda: RecurrentConfig(width=128, direction=Direction.BIDIRECTIONAL)
     )
     pooling: Pooling = Pooling.ATTENTION
-    score: Score = AttentionCellConfig.score
+    score: Score | str = AttentionCellConfig.score
     hops: NumLayers = 1
     attention_hidden_width: NonNegativeInt = 0
     dropout: Rate = 0.0
     vocab_size: int | None = None
     elmo: ElmoConfig = dataclasses.field(default_factory=ElmoConfig)
+
+    def _check(self) -> None:
+        resolve_score(self.score)
 
     @property
     def read_width(self) -> int:

@@ -17,7 +17,7 @@ from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
 from transformer.attention.normalizers import SAMPLING_NORMALIZERS, Normalizer, Reweighting
 from transformer.attention.requested_activations import RECURRENT, is_requested
-from transformer.attention.scores import SCORES, Score
+from transformer.attention.scores import Score, score_class, score_name
 from transformer.attention.sites import Axis, MapValues, Site
 from transformer.config import Config, NonNegativeInt, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_cell import (
@@ -32,6 +32,7 @@ from transformer.layers.embedding import Embedding, padded_vocab_size
 from transformer.layers.functional_module import ParameterBuilder
 from transformer.layers.initialization import Initialization, InitializationRule, ScoreInitialization
 from transformer.layers.linear import Linear
+from transformer.layers.own_score import resolve_score
 from transformer.layers.recurrent import (
     CellKind,
     CellState,
@@ -216,7 +217,7 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
     context_vector: ContextVectorKind = ContextVectorKind.ATTENTION
     attention_query: AttentionQuery = AttentionQuery.PREVIOUS
     output_layer: OutputLayerKind = OutputLayerKind.MAXOUT
-    score: Score = AttentionCellConfig.score
+    score: Score | str = AttentionCellConfig.score
     normalizer: Normalizer = AttentionCellConfig.normalizer
     key_value_projection: KeyValueProjection = AttentionCellConfig.key_value_projection
     heads: NumHeads = AttentionCellConfig.heads
@@ -291,9 +292,10 @@ class RecurrentEncoderDecoderConfig(Config, path="config.model"):
         for name, size in (("width", self.width), ("the annotations", memory)):
             if size % self.heads and not (split and self.head_dim):
                 raise UserError(f"config.model.heads={self.heads} do not divide the {size} features of {name}")
-        if SCORES[self.score].needs_equal_depths and not split and self.width != memory:
+        kind = resolve_score(self.score)
+        if score_class(kind).needs_equal_depths and not split and self.width != memory:
             raise UserError(
-                f"config.model.score={self.score.value} compares states of {self.width} features with annotations "
+                f"config.model.score={score_name(kind)} compares states of {self.width} features with annotations "
                 f"of {memory}: say key_value_projection=split, direction=forward, or the score general"
             )
 

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import Backend
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.scores import Score
+from transformer.attention.scores import DEFAULT_SCORE, Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate
 from transformer.layers.embedding import LearnedPositions
@@ -58,7 +58,7 @@ class RegressionDecoderConfig(Config, path="config.model"):
     initialization: Initialization = Initialization.XAVIER
     dropout: Rate = 0.0
     max_length: PositiveInt = 128
-    score: Score = AttentionSpec.score
+    score: Score | str = DEFAULT_SCORE
     backend: Backend = Backend.AUTO
     scan_unroll: PositiveInt = 1
 

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from transformer.attention.attention_spec import AttentionSpec, Backend
+from transformer.attention.attention_spec import Backend
 from transformer.attention.capture import Capture, CapturedAttention, capture_for_site, single_layer_maps
 from transformer.attention.inverted_dropout import dropout
 from transformer.attention.masks import Mask
-from transformer.attention.scores import Score
+from transformer.attention.scores import DEFAULT_SCORE, Score
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.config import Config, NonNegativeFloat, NumHeads, NumLayers, PositiveInt, Rate, UserError
 from transformer.layers.attention_pooling import AttentionPooling
@@ -135,7 +135,7 @@ class VitConfig(Config, path="config.model"):
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.0
     stochastic_depth: Rate = 0.0
-    score: Score = AttentionSpec.score
+    score: Score | str = DEFAULT_SCORE
     backend: Backend = Backend.AUTO
     remat: Remat = Remat.NONE
     scan_unroll: PositiveInt = 1

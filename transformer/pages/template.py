@@ -93,8 +93,8 @@ def fill_template(template: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
 
 
-def render_static_page(title: str, body: str, style: str, refresh_seconds: int) -> str:
-    """Return a page without a script, which the browser reloads every `refresh_seconds`."""
+def render_static_page(title: str, body: str, style: str, refresh_seconds: int | None = None) -> str:
+    """Return a page without a script, which the browser reloads every `refresh_seconds`, or never."""
     return _render_document(title, body, style, head=_refresh(refresh_seconds))
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,9 @@ from transformer.system.private_folders import NotPrivateError, private_folder
 
 # Keys of the task that may name files outside of the folder of the data.
 _FILES = ("task.dataset", "task.validation_files", "task.test_files")
+# Keys that may name a module, and by section the names of such keys at any depth.
+_MODULES = ("task.name", "model.family")
+_NESTED_MODULES = {"optimizer": "schedule", "optimizers": "schedule", "model": "score"}
 
 
 class NamedResource(NamedTuple):
@@ -80,7 +83,9 @@ def external_modules(config: Mapping[str, Any]) -> list[NamedResource]:
     Raises:
         UserError: If a section is not a group of keys.
     """
-    names = [_named_resource(config, "task.name"), _named_resource(config, "model.family")]
+    names = [_named_resource(config, key) for key in _MODULES]
+    for section, name in _NESTED_MODULES.items():
+        names += _values_named(name, config.get(section), section)
     return [name for name in names if "." in name.value and not is_project_module(name.value)]
 
 
@@ -162,6 +167,15 @@ def _named_resource(config: Mapping[str, Any], key: str) -> NamedResource:
         raise UserError(f"config.{section}={values!r} must be a group of keys")
     value = values.get(last)
     return NamedResource(key, "" if value is None else str(value))
+
+
+def _values_named(name: str, values: Any, prefix: str) -> Iterator[NamedResource]:
+    """Yield the texts under the keys of this name in nested values."""
+    # Not by dotted keys: names may have dots, and two keys then have one path.
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        if key == name and isinstance(value, str):
+            yield NamedResource(f"{prefix}.{key}", value)
+        yield from _values_named(name, value, f"{prefix}.{key}")
 
 
 def _names_file(name: str) -> bool:

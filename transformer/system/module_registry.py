@@ -9,6 +9,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,55 @@ def import_experiments_package(reference: str) -> None:
         )
 
 
+def import_export(
+    name: str,
+    attribute: str,
+    key: str,
+    *,
+    package: str | None,
+    definition: str,
+    known_names: Callable[[], Sequence[str]],
+    is_valid: Callable[[Any], bool],
+) -> Any:
+    """Import the module that a config names and return what it exports.
+
+    Args:
+        name: The name in the config.
+        attribute: The name under which the module exports the object.
+        key: The config key that has the name, for messages.
+        package: The package of modules whose names have no dot; None if there are none.
+        definition: What stands behind "ATTRIBUTE = " in such a module, as "ModelFamily(...)".
+        known_names: A function that lists the other names that the key takes.
+        is_valid: Whether an object is what the module must export.
+
+    Raises:
+        UserError: If the module does not exist, exports no such object or fails to import a dependency, or is a project
+            and there is no checkout.
+    """
+    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        raise UserError(f"{key}={name!r} names no module: {_suggest_names(name, known_names(), attribute)}")
+    if package is None and "." not in name:
+        raise UserError(f"{key}={name!r} is unknown: {_suggest_names(name, known_names(), attribute)}")
+    if is_project_module(name):
+        import_experiments_package(f"{key}={name!r}")
+    module = name if "." in name else f"{package}.{name}"
+    try:
+        # From the checkout, only modules that define the attribute are imported.
+        is_defined = not is_project_module(name) or _is_defined_in(_find_project_file(name), attribute, definition)
+        exported = getattr(importlib.import_module(module), attribute, None) if is_defined else None
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise UserError(f"{key}={name!r}: importing {module} fails: {error}") from error
+        if "." in name and not is_project_module(name):
+            raise UserError(f"{key}={name!r}: {_explain_missing(name, error.name, known_names())}") from None
+        raise UserError(f"{key}={name!r} is unknown: {_suggest_names(name, known_names(), attribute)}") from None
+    if not is_valid(exported):
+        if "." not in name:
+            raise UserError(f"{key}={name!r} is unknown: {_suggest_names(name, known_names(), attribute)}")
+        raise UserError(f"{key}={name!r}: the module exports no {attribute}; define {attribute} = {definition} in it")
+    return exported
+
+
 class ModuleRegistry[T]:
     """The objects that modules of a package export under one name, such as TASK.
 
@@ -81,29 +131,16 @@ class ModuleRegistry[T]:
             UserError: If the module does not exist, exports no such object or fails to import a dependency, or is a
                 project and there is no checkout.
         """
-        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{self._key}={name!r} names no module: {self._suggest_names(name)}")
-        module = name if "." in name else f"{self._package}.{name}"
-        if is_project_module(name):
-            import_experiments_package(f"{self._key}={name!r}")
-        try:
-            # From the checkout, only modules that define the attribute are imported.
-            is_defined = not is_project_module(name) or self._is_defined_in(_find_project_file(name))
-            exported = getattr(importlib.import_module(module), self._attribute, None) if is_defined else None
-        except ModuleNotFoundError as error:
-            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-                raise UserError(f"{self._key}={name!r}: importing {module} fails: {error}") from error
-            if "." in name and not is_project_module(name):
-                raise UserError(f"{self._key}={name!r}: {self._explain_missing(name, error.name)}") from None
-            raise UserError(f"{self._key}={name!r} is unknown: {self._suggest_names(name)}") from None
-        if not isinstance(exported, self._kind):
-            if "." not in name:
-                raise UserError(f"{self._key}={name!r} is unknown: {self._suggest_names(name)}")
-            raise UserError(
-                f"{self._key}={name!r}: the module exports no {self._attribute}; define {self._attribute} = "
-                f"{self._kind.__name__}(...) in it"
-            )
-        first_name = self._names.setdefault(exported.config_class, name)  # type: ignore[attr-defined]
+        exported = import_export(
+            name,
+            self._attribute,
+            self._key,
+            package=self._package,
+            definition=f"{self._kind.__name__}(...)",
+            known_names=self.all_names,
+            is_valid=lambda exported: isinstance(exported, self._kind),
+        )
+        first_name = self._names.setdefault(exported.config_class, name)
         if first_name != name:
             raise UserError(
                 f"{self._key}={name!r}: its {self._attribute} has the config class of {first_name!r}; a config is "
@@ -145,35 +182,41 @@ class ModuleRegistry[T]:
         return self._names[type(config)]
 
     def _is_defined_in(self, file: Path) -> bool:
-        """Whether a project's file defines this export, without importing it."""
-        pattern = rf"^{self._attribute} = {self._kind.__name__}\b"
-        return re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+        return _is_defined_in(file, self._attribute, f"{self._kind.__name__}(...)")
 
     def _has_export(self, name: str) -> bool:
         module = importlib.import_module(f"{self._package}.{name}")
         return isinstance(getattr(module, self._attribute, None), self._kind)
 
-    def _explain_missing(self, name: str, module: str) -> str:
-        """Say that a user's own module, or its package, does not exist, and what to do."""
-        package, _, _ = module.rpartition(".")
-        close = close_matches(name, self.all_names())
-        suggestion = f"did you mean {close[0]!r}? If not, " if close else ""
-        if package:
-            return f"{package} has no module {module}: {suggestion}check its spelling"
-        return (
-            f"Python finds no module {module}: {suggestion}start the command in the folder that holds it, or add that "
-            "folder to PYTHONPATH"
-        )
 
-    def _suggest_names(self, name: str) -> str:
-        names = self.all_names()
-        close = close_matches(str(name), names)
-        known_names = ", ".join((*close, *sorted(set(names) - set(close))))
-        suggestion = f"did you mean {close[0]!r}? " if close else ""
-        return (
-            f"{suggestion}known: {known_names}; or a dotted path such as lab.mine: a module of your own with a "
-            f"{self._attribute}"
-        )
+def _is_defined_in(file: Path, attribute: str, definition: str) -> bool:
+    """Whether a project's file defines an export, without importing it."""
+    # What is made by a call of a class says so; a class or function itself has any name.
+    kind = definition.removesuffix("(...)") if definition.endswith("(...)") else ""
+    pattern = rf"^{attribute} = {kind}\b"
+    return re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE) is not None
+
+
+def _explain_missing(name: str, module: str, known_names: Sequence[str]) -> str:
+    """Say that a user's own module, or its package, does not exist, and what to do."""
+    package, _, _ = module.rpartition(".")
+    close = close_matches(name, [path for path in known_names if "." in path])
+    suggestion = f"did you mean {close[0]!r}? If not, " if close else ""
+    if package:
+        return f"{package} has no module {module}: {suggestion}check its spelling"
+    return (
+        f"Python finds no module {module}: {suggestion}start the command in the folder that holds it, or add that "
+        "folder to PYTHONPATH"
+    )
+
+
+def _suggest_names(name: str, names: Sequence[str], attribute: str) -> str:
+    close = close_matches(str(name), names)
+    known_names = ", ".join((*close, *sorted(set(names) - set(close))))
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    return (
+        f"{suggestion}known: {known_names}; or a dotted path such as lab.mine: a module of your own with a {attribute}"
+    )
 
 
 def _find_project_file(project: str) -> Path:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.logical_axes import current_placement, target_platform
+from transformer.models.model import Aux, AuxiliaryLoss
 
 # The default number of logits held at once: half a GiB of float32, and on a GPU 4 GiB. Chunks cost a GPU much: the
 # backward pass computes all logits again, and adds to the gradient of the whole table once a chunk.
@@ -23,11 +24,13 @@ class TokenLoss(NamedTuple):
         smoothed: The cross-entropy with label smoothing, in nats.
         cross_entropy: The cross-entropy without it, in nats.
         correct: The number of labels that are the most probable token.
+        squared_log_normalizer: log(Z)^2 of the softmax's denominators Z, if it is asked for; else None.
     """
 
     smoothed: Float[Array, ""]
     cross_entropy: Float[Array, ""]
     correct: Float[Array, ""]
+    squared_log_normalizer: Float[Array, ""] | None = None
 
 
 def token_loss(
@@ -37,6 +40,7 @@ def token_loss(
     label_smoothing: float,
     *,
     num_tokens: int | None = None,
+    has_z_loss: bool = False,
 ) -> TokenLoss:
     """Sum the cross-entropy against (1 - e) one_hot(label) + e / V, with label smoothing e over V tokens.
 
@@ -49,6 +53,7 @@ def token_loss(
         counts_BxT: Which tokens count.
         label_smoothing: The smoothing e, from 0 to below 1.
         num_tokens: V, the number of tokens, if there are more logits; those behind it have no share of the smoothing.
+        has_z_loss: Whether to sum log(Z)^2 too.
 
     Returns:
         The sums with and without smoothing, and the number of correct predictions.
@@ -69,7 +74,8 @@ def token_loss(
     uniform_BxT = normalizer_BxT - _mean_logits(logits_BxTxV, num_tokens if label_smoothing else None)
     smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
     correct_BxT = _are_most_probable(logits_BxTxV, largest_BxT, labels_BxT)
-    return _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+    sums = _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+    return _with_squared_normalizer(sums, normalizer_BxT, counts_BxT) if has_z_loss else sums
 
 
 def _mean_logits(logits_BxTxV: Array, num_tokens: int | None) -> Array:
@@ -110,24 +116,35 @@ def _sum_of_counted(smoothed_BxT: Array, cross_entropy_BxT: Array, correct_BxT: 
     return TokenLoss(smoothed, plain, correct.astype(plain.dtype))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _with_squared_normalizer(sums: TokenLoss, normalizer_BxT: Array, counts_BxT: Array) -> TokenLoss:
+    """Return the sums with that of log(Z)^2."""
+    return sums._replace(squared_log_normalizer=jnp.sum(jnp.where(counts_BxT, jnp.square(normalizer_BxT), 0)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _token_loss_in_few_passes(
     logits_BxTxV: Float[Array, "B T V"],
     labels_BxT: Int[Array, "B T"],
     counts_BxT: Bool[Array, "B T"],
     label_smoothing: float,
     num_tokens: int | None,
+    has_z_loss: bool,
 ) -> TokenLoss:
     """Compute `token_loss` of float32 logits, reading and writing arrays of their size as rarely as possible.
 
     The gradient is softmax minus target, written out, where autodiff scatters the labels' part into an array of zeros.
     Without label smoothing there is no mean over the vocabulary.
     """
-    return _few_passes_forward(logits_BxTxV, labels_BxT, counts_BxT, label_smoothing, num_tokens)[0]
+    return _few_passes_forward(logits_BxTxV, labels_BxT, counts_BxT, label_smoothing, num_tokens, has_z_loss)[0]
 
 
 def _few_passes_forward(
-    logits_BxTxV: Array, labels_BxT: Array, counts_BxT: Array, label_smoothing: float, num_tokens: int | None
+    logits_BxTxV: Array,
+    labels_BxT: Array,
+    counts_BxT: Array,
+    label_smoothing: float,
+    num_tokens: int | None,
+    has_z_loss: bool,
 ) -> tuple[TokenLoss, tuple[Array, ...]]:
     normalizer_BxT, prediction_BxT = _reduce_in_one_pass(logits_BxTxV)
     cross_entropy_BxT = normalizer_BxT - jnp.take_along_axis(logits_BxTxV, labels_BxT[..., None], axis=-1)[..., 0]
@@ -137,6 +154,8 @@ def _few_passes_forward(
         smoothed_BxT = (1 - label_smoothing) * cross_entropy_BxT + label_smoothing * uniform_BxT
     correct_BxT = labels_BxT == prediction_BxT
     sums = _sum_of_counted(smoothed_BxT, cross_entropy_BxT, correct_BxT, counts_BxT)
+    if has_z_loss:
+        sums = _with_squared_normalizer(sums, normalizer_BxT, counts_BxT)
     return sums, (logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT)
 
 
@@ -164,7 +183,7 @@ def _reduce_in_one_pass(logits_BxTxV: Array) -> tuple[Array, Array]:
 
 
 def _few_passes_backward(
-    label_smoothing: float, num_tokens: int | None, saved: tuple[Array, ...], gradient: TokenLoss
+    label_smoothing: float, num_tokens: int | None, has_z_loss: bool, saved: tuple[Array, ...], gradient: TokenLoss
 ) -> tuple[Array, None, None]:
     logits_BxTxV, labels_BxT, counts_BxT, normalizer_BxT = saved
     softmax_BxTxV = jnp.exp(logits_BxTxV - normalizer_BxT[..., None])
@@ -176,11 +195,33 @@ def _few_passes_backward(
         everywhere = jnp.where(is_token_V, everywhere, 0)
     is_label_BxTxV = jnp.arange(logits_BxTxV.shape[-1], dtype=labels_BxT.dtype) == labels_BxT[..., None]
     target_BxTxV = jnp.where(is_label_BxTxV, at_label, 0) + everywhere
-    logits_gradient_BxTxV = (gradient.smoothed + gradient.cross_entropy) * softmax_BxTxV - target_BxTxV
+    softmax_weight = gradient.smoothed + gradient.cross_entropy
+    if has_z_loss:
+        assert gradient.squared_log_normalizer is not None
+        softmax_weight = (softmax_weight + 2 * gradient.squared_log_normalizer * normalizer_BxT)[..., None]
+    logits_gradient_BxTxV = softmax_weight * softmax_BxTxV - target_BxTxV
     return jnp.where(counts_BxT[..., None], logits_gradient_BxTxV, 0), None, None
 
 
 _token_loss_in_few_passes.defvjp(_few_passes_forward, _few_passes_backward)
+
+
+def add_z_loss(aux: Aux, sums: TokenLoss, counts_BxT: Bool[Array, "B T"], weight: float) -> Aux:
+    """Add weight x the mean of log(Z)^2 to the losses of a pass, with Z the softmax's denominator of a predicted token.
+
+    It keeps log(Z) near 0, where logits are precise (Chowdhery et al. 2022, PaLM, section 5, with the weight 1e-4).
+
+    Args:
+        aux: The auxiliary results of the pass.
+        sums: The sums of its loss, with `squared_log_normalizer` if the weight is not 0.
+        counts_BxT: Which tokens count.
+        weight: The weight; 0 adds nothing.
+    """
+    if not weight:
+        return aux
+    assert sums.squared_log_normalizer is not None
+    total, count = sums.squared_log_normalizer, jnp.sum(counts_BxT).astype(jnp.float32)
+    return aux._replace(losses={**aux.losses, "z_loss": AuxiliaryLoss(total, count, weight)})
 
 
 def class_loss(logits_BxC: Float[Array, "B C"], labels_B: Int[Array, " B"], counts_B: Bool[Array, " B"]) -> TokenLoss:
@@ -203,6 +244,7 @@ def chunked_token_loss(
     *,
     num_tokens: int | None = None,
     logits_at_once: int | None = None,
+    has_z_loss: bool = False,
 ) -> TokenLoss:
     """Compute `token_loss` of score(hidden) without ever holding more logits than `logits_at_once`.
 
@@ -218,6 +260,7 @@ def chunked_token_loss(
         label_smoothing: The smoothing e, from 0 to below 1.
         num_tokens: The number of tokens over which it smooths, if there are more logits.
         logits_at_once: About how many logits exist at one time on one device; None means 2^30 on GPUs, else 2^27.
+        has_z_loss: Whether to sum log(Z)^2 too.
     """
     if logits_at_once is None:
         logits_at_once = LOGITS_AT_ONCE_ON_GPUS if target_platform() == "gpu" else LOGITS_AT_ONCE
@@ -225,9 +268,9 @@ def chunked_token_loss(
     def chunk_loss(hidden: Array, labels: Array, counts: Array) -> TokenLoss:
         if hidden.dtype == jnp.bfloat16:
             return _token_loss_in_few_passes(
-                score(hidden).astype(jnp.float32), labels, counts, label_smoothing, num_tokens
+                score(hidden).astype(jnp.float32), labels, counts, label_smoothing, num_tokens, has_z_loss
             )
-        return token_loss(score(hidden), labels, counts, label_smoothing, num_tokens=num_tokens)
+        return token_loss(score(hidden), labels, counts, label_smoothing, num_tokens=num_tokens, has_z_loss=has_z_loss)
 
     batch, length, _ = hidden_BxTxE.shape
     vocabulary = jax.eval_shape(score, hidden_BxTxE[:, :1]).shape[-1]
@@ -254,5 +297,5 @@ def chunked_token_loss(
 
     parts = tuple(map(cut, (hidden_BxTxE, labels_BxT, counts_BxT)))
     zero = jnp.zeros((), jnp.promote_types(hidden_BxTxE.dtype, jnp.float32))
-    sums, _ = jax.lax.scan(add, TokenLoss(zero, zero, zero), parts)
+    sums, _ = jax.lax.scan(add, TokenLoss(zero, zero, zero, zero if has_z_loss else None), parts)
     return sums

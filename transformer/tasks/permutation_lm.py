@@ -22,7 +22,7 @@ from transformer.layers.segment_memory import MEMORY_AND_TOKENS
 from transformer.models.model import Aux
 from transformer.models.task_interface import PERMUTATION_LANGUAGE_MODELING, InputSpec, Modality, TaskInterface
 from transformer.tasks.axis_labels import AxisLabels
-from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.losses import add_z_loss, chunked_token_loss
 from transformer.tasks.recurrent_memory import (
     add_memory_to_batch,
     initial_memory_state,
@@ -145,7 +145,9 @@ class PermutationLanguageModeling(TextTask):
             counts_BxP,
             0.0,
             logits_at_once=self.config.logits_at_once,
+            has_z_loss=self.config.z_loss > 0,
         )
+        aux = add_z_loss(aux, sums, counts_BxP, self.config.z_loss)
         tokens = jnp.sum(counts_BxP).astype(jnp.float32)
         return {"loss": sums.cross_entropy, "accuracy": sums.correct, "tokens": tokens}, aux
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer.config import (
     BatchSize,
+    NonNegativeFloat,
     PositiveInt,
     Range,
     UserError,
@@ -69,6 +70,8 @@ class TextConfig(TextDatasetConfig):
         probe_length: Tokens of an excerpt of the validation text whose maps are stored, at most `context_length`.
         logits_at_once: About how many logits the loss holds at one time on one device; None means 2^30 on GPUs, else
             2^27. Fewer take less memory and more time.
+        z_loss: The weight of the mean of log(Z)^2 in the training loss, with Z the denominator of a predicted token's
+            softmax (Chowdhery et al. 2022, PaLM, section 5, with 1e-4).
     """
 
     dataset: str = "python_docs"
@@ -78,6 +81,7 @@ class TextConfig(TextDatasetConfig):
     batch_size: BatchSize = 16
     probe_length: Annotated[int, Range(2)] = 48
     logits_at_once: PositiveInt | None = None
+    z_loss: NonNegativeFloat = 0.0
 
 
 Documents = Sequence[np.ndarray]

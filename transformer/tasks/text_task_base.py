@@ -24,7 +24,7 @@ from transformer.tasks.base_task import (
     describe_splits,
     make_capture_function,
 )
-from transformer.tasks.losses import TokenLoss, chunked_token_loss
+from transformer.tasks.losses import TokenLoss, add_z_loss, chunked_token_loss
 from transformer.tasks.mask_filling import encode_with_special_tokens
 from transformer.tasks.task import Batch, EncodedInputs, InputReader, InputTexts, Predictions, StateView
 from transformer.tasks.text_data import (
@@ -140,8 +140,9 @@ class TextTask(BaseTask):
             label_smoothing,
             num_tokens=self.interface.vocabularies["tokens"],
             logits_at_once=self._text_config.logits_at_once,
+            has_z_loss=self._text_config.z_loss > 0,
         )
-        return sums, aux
+        return sums, add_z_loss(aux, sums, counts_BxT, self._text_config.z_loss)
 
 
 def make_text_task_interface(

@@ -28,7 +28,7 @@ from transformer.tasks.hard_attention_reinforce import (
     samples_attention,
     token_log_likelihood,
 )
-from transformer.tasks.losses import chunked_token_loss
+from transformer.tasks.losses import add_z_loss, chunked_token_loss
 from transformer.tasks.sequence_generation_base import TokenSequenceTask
 from transformer.tasks.sequence_level_training import (
     SequenceObjective,
@@ -282,7 +282,9 @@ class Translation(TokenSequenceTask):
             counts_BxT,
             self.config.label_smoothing,
             num_tokens=self.interface.vocabularies["joint"],
+            has_z_loss=self.config.z_loss > 0,
         )
+        aux = add_z_loss(aux, sums, counts_BxT, self.config.z_loss)
         metrics = {
             "loss": sums.smoothed / denominators["tokens"],
             "cross_entropy": sums.cross_entropy / denominators["tokens"],

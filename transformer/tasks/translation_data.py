@@ -106,6 +106,8 @@ class TranslationConfig(TextDatasetConfig):
         bucket_lengths: The sentence lengths, in tokens, that batches are padded to.
         tokens_per_batch: Positions in a batch, on each side.
         label_smoothing: The label smoothing of the training loss.
+        z_loss: The weight of the mean of log(Z)^2 in the training loss, with Z the denominator of a predicted token's
+            softmax (Chowdhery et al. 2022, PaLM, section 5, with 1e-4).
         num_beams: The beam size of evaluations; 1 is greedy decoding.
         length_penalty: The exponent of the length penalty (Wu et al. 2016, section 7).
         coverage_penalty: The weight of the coverage penalty (Wu et al. 2016, section 7).
@@ -145,6 +147,7 @@ class TranslationConfig(TextDatasetConfig):
     bucket_lengths: Annotated[tuple[Annotated[int, Range(2)], ...], TupleLimits(min_length=1)] = (32, 64, 128)
     tokens_per_batch: BatchTokens = 4096
     label_smoothing: Rate = 0.1
+    z_loss: NonNegativeFloat = 0.0
     num_beams: NumBeams = 4
     length_penalty: float = 0.6
     coverage_penalty: float = 0.0

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
         export_to_huggingface,
         import_from_huggingface,
     )
-    from transformer.training.optimizer import LearningRateSchedule, OptimizerConfig
+    from transformer.training.learning_rate import LearningRateSchedule
+    from transformer.training.optimizer import OptimizerConfig
     from transformer.training.state import TrainState
     from transformer.training.writers.writer import Writer
 else:

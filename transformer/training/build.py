@@ -27,6 +27,7 @@ from transformer.training.optimizer import (
     OptimizerAlgorithm,
     OptimizerConfig,
     check_trainable_patterns,
+    count_frozen_entries,
     count_layers_above,
     hidden_matrices,
     hyperparameters,
@@ -141,10 +142,11 @@ def _make_objective_optimizer(
     """Build the optimizer of an objective, after checking its patterns.
 
     Raises:
-        UserError: If a pattern matches no parameter or nothing is left to train, `layer_decay` is set for a model
-            without stacked layers, or the maximal update parametrization is trained by SGD or Muon.
+        UserError: If a pattern matches no parameter or nothing is left to train, `layer_decay` or `frozen_layers` is
+            set for a model without such layers, or the maximal update parametrization is trained by SGD or Muon.
     """
-    check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()))
+    num_frozen_entries = count_frozen_entries(model, embedding_patterns, config.frozen_layers)
+    check_trainable_patterns(config, objective, leaves_by_path(model.functional.shapes()), num_frozen_entries)
     layers_above = None if config.layer_decay == 1 else count_layers_above(model, embedding_patterns)
     if model.width_ratio != 1 and config.algorithm in (OptimizerAlgorithm.SGD, OptimizerAlgorithm.MUON):
         raise UserError(
@@ -152,7 +154,7 @@ def _make_objective_optimizer(
             "or adamw"
         )
     matrices = hidden_matrices(model) if config.algorithm is OptimizerAlgorithm.MUON else None
-    return make_optimizer(config, steps, layers_above, width_rate_factors(model), matrices)
+    return make_optimizer(config, steps, layers_above, width_rate_factors(model), matrices, num_frozen_entries)
 
 
 def run_startup_checks(

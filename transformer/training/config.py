@@ -39,7 +39,8 @@ from transformer.overrides import (
 )
 from transformer.tasks import registry as tasks
 from transformer.training.init_plan import InitializeFromConfig
-from transformer.training.optimizer import LearningRateSchedule, OptimizerConfig
+from transformer.training.learning_rate import depends_on_steps
+from transformer.training.optimizer import OptimizerConfig
 from transformer.training.parameter_averages import ParameterAverage
 from transformer.training.partitioning import ShardingConfig
 from transformer.training.update_guard import UpdateGuardConfig
@@ -198,11 +199,10 @@ def changeable_keys(experiment: ExperimentConfig) -> tuple[str, ...]:
 
 def _schedules_end(experiment: ExperimentConfig) -> bool:
     """Return whether the learning rate of any objective depends on the number of steps."""
-    lasting = (LearningRateSchedule.CONSTANT, LearningRateSchedule.INVERSE_SQUARE_ROOT)
-    if any(own.schedule not in lasting for own in experiment.optimizers.values()):
+    if any(depends_on_steps(own.schedule) for own in experiment.optimizers.values()):
         return True
-    if experiment.optimizer.schedule in lasting or not experiment.optimizers:
-        return experiment.optimizer.schedule not in lasting
+    if not depends_on_steps(experiment.optimizer.schedule) or not experiment.optimizers:
+        return depends_on_steps(experiment.optimizer.schedule)
     # The shared schedule ends: it counts unless every objective has an optimizer of its own.
     objectives = tasks.build_synthetic_task(experiment.task).objectives
     return any(objective.name not in experiment.optimizers for objective in objectives)

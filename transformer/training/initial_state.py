@@ -9,7 +9,8 @@ from jaxtyping import Array, Key
 
 from transformer.models.model import Model, Variables, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective, StateView, Task
-from transformer.training.optimizer import Hyperparameters, Optimizer
+from transformer.training.learning_rate import Hyperparameters
+from transformer.training.optimizer import Optimizer
 from transformer.training.parameter_averages import ParameterAverage, init_average
 from transformer.training.state import TrainState, derive_key
 
@@ -60,16 +61,34 @@ def init_state(
 
 
 def trained_parameters(objective: Objective, optimizer: Optimizer, params: Any) -> dict[str, Array]:
-    """Return the parameters that an objective trains with its optimizer, by path.
+    """Return the parameters that an objective trains with its optimizer, by path; without the entries of frozen layers.
 
     Raises:
         ValueError: If its patterns match no trainable parameter.
     """
     trained = {
-        path: leaf
+        path: _drop_first_entries(leaf, optimizer.num_frozen_entries.get(path, 0))
         for path, leaf in leaves_by_path(params).items()
         if matches_any_pattern(path, objective.trainable) and optimizer.is_trainable(path)
     }
     if not trained:
         raise ValueError(f"objective {objective.name!r} trainable={objective.trainable} matches none of the parameters")
     return trained
+
+
+def replace_trained(params: Any, trained: Mapping[str, Array]) -> Any:
+    """Replace parameters by those of `trained_parameters`; entries of frozen layers stay as they are."""
+
+    def replace(path: Any, leaf: Any) -> Any:
+        value = trained.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+        if value is None or value.shape == leaf.shape:
+            return leaf if value is None else value
+        return jnp.concatenate([leaf[: leaf.shape[0] - value.shape[0]], value])
+
+    return jax.tree_util.tree_map_with_path(replace, params)
+
+
+def _drop_first_entries(leaf: Any, number: int) -> Any:
+    if number and isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.update(shape=(leaf.shape[0] - number, *leaf.shape[1:]))
+    return leaf[number:] if number else leaf

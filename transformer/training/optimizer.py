@@ -1,13 +1,13 @@
-"""Optimizers and learning-rate schedules, and which parameters they train."""
+"""Optimizers, and which parameters they train."""
 
 import dataclasses
 import enum
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
@@ -27,6 +27,14 @@ from transformer.config import (
 from transformer.layers.lora import LORA_NAME, has_lora
 from transformer.models.model import Model, leaves_by_path, matches_any_pattern
 from transformer.tasks.task import Objective
+from transformer.training.learning_rate import (
+    Hyperparameters,
+    LearningRateSchedule,
+    Number,
+    check_schedule,
+    learning_rate,
+    schedule_hyperparameters,
+)
 from transformer.training.state import cast_to_accumulation_dtype
 
 PyTree = Any
@@ -52,26 +60,19 @@ class OptimizerAlgorithm(enum.Enum):
     MUON = "muon"
 
 
-class LearningRateSchedule(enum.Enum):
-    """The learning rate over steps after a linear warmup."""
-
-    CONSTANT = "constant"
-    INVERSE_SQUARE_ROOT = "inverse_square_root"
-    LINEAR = "linear"
-    COSINE = "cosine"
-
-
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig(Config, path="config.optimizer"):
     """How parameters are updated.
 
-    A parameter is trained if its path matches one of `trainable` and none of `frozen`; others keep their values and
-    have neither gradients nor moments.
+    A parameter is trained if its path matches one of `trainable` and none of `frozen`, and if it is not in or below
+    the first `frozen_layers` layers; others keep their values and have neither gradients nor moments.
 
     Attributes:
         algorithm: The update rule.
         learning_rate: The peak learning rate, reached after the warmup.
-        schedule: The learning rate after the warmup.
+        schedule: The learning rate after the warmup, or the dotted path of a module that exports a function `SCHEDULE`
+            of `step`, which counts earlier steps, and any of `steps`, `learning_rate`, `warmup_steps` and
+            `final_lr_fraction` to the learning rate.
         warmup_steps: Steps of linear warmup.
         final_lr_fraction: The fraction of the peak that linear and cosine schedules end at.
         beta1: The decay of Adam's first moment; for SGD and Muon, the momentum.
@@ -83,17 +84,19 @@ class OptimizerConfig(Config, path="config.optimizer"):
         clip_norm: The maximum global norm of the gradient. 0 does not clip.
         trainable: Patterns of the paths of trained parameters (fnmatch).
         frozen: Patterns of the paths of frozen parameters.
+        frozen_layers: The number of first layers of every stack that are frozen, with all parameters before the first
+            layer, such as embeddings (Lee et al. 2019, "What would Elsa do?"). 0 freezes nothing.
         layer_decay: The factor d of layerwise learning-rate decay: layer l of L stacked layers has d^(L - l) of the
             learning rate; parameters before the first layer have d^L, those after the last all of it (Howard and Ruder
             2018, section 3.2, with d = 1 / 2.6; Clark et al. 2020, appendix B). 1 is none.
 
     Raises:
-        UserError: If a value is out of range, or `weight_decay` is set for Adam or SGD.
+        UserError: If a value is out of range, `schedule` names no schedule, or `weight_decay` is set for Adam or SGD.
     """
 
     algorithm: OptimizerAlgorithm = OptimizerAlgorithm.ADAM
     learning_rate: PositiveFloat = 7e-4
-    schedule: LearningRateSchedule = LearningRateSchedule.INVERSE_SQUARE_ROOT
+    schedule: LearningRateSchedule | str = LearningRateSchedule.INVERSE_SQUARE_ROOT
     warmup_steps: NonNegativeInt = 4000
     final_lr_fraction: NonNegativeFloat = 0.0
     beta1: Fraction = 0.9
@@ -103,11 +106,13 @@ class OptimizerConfig(Config, path="config.optimizer"):
     clip_norm: NonNegativeFloat = 0.0
     trainable: tuple[str, ...] = ("*",)
     frozen: tuple[str, ...] = ()
+    frozen_layers: NonNegativeInt = 0
     layer_decay: Annotated[float, GreaterThan(0.0, "; config.optimizer.frozen leaves parts alone"), Range(0.0, 1.0)] = (
         1.0
     )
 
     def _check(self) -> None:
+        check_schedule(self.schedule)
         if self.weight_decay and self.algorithm not in (OptimizerAlgorithm.ADAMW, OptimizerAlgorithm.MUON):
             raise UserError(
                 f"config.optimizer.weight_decay={self.weight_decay} acts with algorithm=adamw or muon; algorithm is "
@@ -117,10 +122,6 @@ class OptimizerConfig(Config, path="config.optimizer"):
     def is_trainable(self, path: str) -> bool:
         """Whether the parameter of this path is trained, by `trainable` and `frozen`."""
         return matches_any_pattern(path, self.trainable) and not matches_any_pattern(path, self.frozen)
-
-
-Number = Float[Array, ""] | np.float32
-Hyperparameters = Mapping[str, Number]
 
 
 class Optimizer(NamedTuple):
@@ -134,13 +135,15 @@ class Optimizer(NamedTuple):
         update: A function (gradients, state, params, step, hyper) to the updates and the next state. `step` counts all
             earlier steps, including those whose update was skipped.
         learning_rate: A function (step, hyper) to the learning rate.
-        is_trainable: A function of a path: whether the optimizer trains that parameter.
+        is_trainable: A function of a path: whether the optimizer trains that parameter, or entries of it.
+        num_frozen_entries: For each parameter of which the first entries are frozen, how many.
     """
 
     init: Callable[[PyTree], PyTree]
     update: Callable[[PyTree, PyTree, PyTree, int | Int[Array, ""], Hyperparameters], tuple[PyTree, PyTree]]
     learning_rate: Callable[[int | Int[Array, ""], Hyperparameters], Float[Array, ""]]
     is_trainable: Callable[[str], bool] = lambda path: True
+    num_frozen_entries: Mapping[str, int] = MappingProxyType({})
 
 
 def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
@@ -148,9 +151,7 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
 
     A clip_norm, weight_decay or SGD momentum of 0 and a layer_decay of 1 are left out, since they make other programs.
     """
-    names = ["learning_rate", "warmup_steps"]
-    if config.schedule in (LearningRateSchedule.LINEAR, LearningRateSchedule.COSINE):
-        names.append("final_lr_fraction")
+    names = schedule_hyperparameters(config.schedule)
     match config.algorithm:
         case OptimizerAlgorithm.ADAM:
             names += ["beta1", "beta2", "epsilon"]
@@ -162,43 +163,13 @@ def hyperparameters(config: OptimizerConfig) -> dict[str, np.float32]:
     return {name: np.float32(getattr(config, name)) for name in names}
 
 
-def learning_rate(
-    schedule: LearningRateSchedule, steps: int, step: int | Int[Array, ""], hyper: Hyperparameters
-) -> Float[Array, ""]:
-    """Compute the learning rate of update t = step + 1.
-
-    Warmup over w steps is linear, peak t / w. Then: inverse_square_root is peak sqrt(w / t), which with peak = (E
-    w)^-0.5 is equation 3 of Vaswani et al. 2017; linear and cosine decay to `final_lr_fraction` x peak at the last
-    step; constant is peak.
-
-    Args:
-        schedule: The schedule.
-        steps: The number of updates of the run.
-        step: The number of earlier steps.
-        hyper: The numbers of `hyperparameters`.
-    """
-    t, warmup = jnp.asarray(step, jnp.float32) + 1, jnp.maximum(hyper["warmup_steps"], 1)
-    progress = jnp.clip((t - warmup) / jnp.maximum(steps - warmup, 1), 0, 1)
-    match schedule:
-        case LearningRateSchedule.CONSTANT:
-            after = jnp.ones_like(t)
-        case LearningRateSchedule.INVERSE_SQUARE_ROOT:
-            after = jnp.sqrt(warmup / t)
-        case LearningRateSchedule.LINEAR:
-            after = 1 - (1 - hyper["final_lr_fraction"]) * progress
-        case LearningRateSchedule.COSINE:
-            after = hyper["final_lr_fraction"] + (1 - hyper["final_lr_fraction"]) * 0.5 * (
-                1 + jnp.cos(jnp.pi * progress)
-            )
-    return hyper["learning_rate"] * jnp.where(t < warmup, t / warmup, after)
-
-
 def make_optimizer(
     config: OptimizerConfig,
     steps: int,
     layers_above: Mapping[str, np.ndarray | int] | None = None,
     rate_factors: Mapping[str, float] | None = None,
     matrices: Mapping[str, MuonDimensionNumbers] | None = None,
+    num_frozen_entries: Mapping[str, int | None] = MappingProxyType({}),
 ) -> Optimizer:
     """Build the optimizer of a run.
 
@@ -209,18 +180,27 @@ def make_optimizer(
         rate_factors: The factor on Adam's learning rate for each parameter (`width_rate_factors`), but not on weight
             decay; None for none.
         matrices: The axes of the matrices that Muon trains (`hidden_matrices`).
+        num_frozen_entries: The first entries of each parameter that `frozen_layers` freezes (`count_frozen_entries`).
 
     Raises:
+        UserError: If a schedule of the user's own does not return one number.
         ValueError: If `layer_decay` is not 1 and `layers_above` is None, or Muon has no `matrices`.
     """
     if config.algorithm is OptimizerAlgorithm.MUON and not matrices:
         raise ValueError("algorithm=muon needs the axes of the matrices that it trains")
     if config.layer_decay != 1 and layers_above is None:
         raise ValueError(f"layer_decay={config.layer_decay} needs the height of every parameter")
+    partly_frozen = {path: number for path, number in num_frozen_entries.items() if number}
+    if layers_above is not None:
+        layers_above = {
+            path: above[partly_frozen[path] :] if path in partly_frozen else above  # type: ignore[index]
+            for path, above in layers_above.items()
+        }
 
     def rate(step: int | Int[Array, ""], hyper: Hyperparameters) -> Float[Array, ""]:
         return learning_rate(config.schedule, steps, step, hyper)
 
+    jax.eval_shape(rate, 0, hyperparameters(config))  # refuses a wrong schedule before anything is compiled
     factors = [] if rate_factors is None else [_scale_each(rate_factors)]
 
     def rule(step: int | Int[Array, ""], hyper: Hyperparameters) -> optax.GradientTransformation:
@@ -262,7 +242,10 @@ def make_optimizer(
     def init(params: PyTree) -> PyTree:
         return rule(0, hyperparameters(config)).init(cast_to_accumulation_dtype(params))
 
-    return Optimizer(init, update, rate, config.is_trainable)
+    def is_trainable(path: str) -> bool:
+        return config.is_trainable(path) and num_frozen_entries.get(path, 0) is not None
+
+    return Optimizer(init, update, rate, is_trainable, partly_frozen)
 
 
 def _muon_or_adam(
@@ -301,13 +284,19 @@ def matching_paths(paths: Collection[str], patterns: Sequence[str]) -> list[str]
     return [path for path in paths if matches_any_pattern(path, patterns)]
 
 
-def check_trainable_patterns(config: OptimizerConfig, objective: Objective, paths: Collection[str]) -> None:
+def check_trainable_patterns(
+    config: OptimizerConfig,
+    objective: Objective,
+    paths: Collection[str],
+    num_frozen_entries: Mapping[str, int | None] = MappingProxyType({}),
+) -> None:
     """Check the patterns of trained and frozen parameters.
 
     Args:
         config: The optimizer's config.
         objective: The objective that it optimizes.
         paths: The paths of all parameters.
+        num_frozen_entries: What `frozen_layers` freezes (`count_frozen_entries`).
 
     Raises:
         UserError: If a pattern matches no parameter, nothing is left to train, or a matrix would be trained that has a
@@ -321,10 +310,12 @@ def check_trainable_patterns(config: OptimizerConfig, objective: Objective, path
                 raise UserError(f"config.optimizer.{name}: {pattern!r} matches no parameter of this model; {near}")
     own = matching_paths(paths, objective.trainable)
     trained = [path for path in own if config.is_trainable(path)]
+    trained = [path for path in trained if num_frozen_entries.get(path, 0) is not None]
     if own and not trained:
+        layers = f" and frozen_layers={config.frozen_layers}" if config.frozen_layers else ""
         raise UserError(
-            f"config.optimizer.trainable={config.trainable} without frozen={config.frozen} leaves the objective "
-            f"{objective.name!r} nothing to train: it trains {', '.join(objective.trainable)}"
+            f"config.optimizer.trainable={config.trainable} without frozen={config.frozen}{layers} leaves the "
+            f"objective {objective.name!r} nothing to train: it trains {', '.join(objective.trainable)}"
         )
     for path in trained:
         if has_lora(path, paths):
@@ -350,19 +341,13 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
     Raises:
         UserError: If the model has no stacked layers.
     """
-    shapes = {path: leaf.shape for path, leaf in leaves_by_path(model.functional.shapes()).items()}
-    axes = _axes_by_path(model)
-    stacks: dict[str, list[str]] = {}
-    for path in shapes:
-        stacks.setdefault(path.split("/")[0], []).append(path)
-    # Per-layer vectors that another module reads are not a stack of layers.
-    stacks = {name: paths for name, paths in stacks.items() if all(axes[path][:1] == (LAYERS,) for path in paths)}
+    shapes, axes = _shapes_by_path(model), _axes_by_path(model)
+    stacks = _stacks_of_layers(model)
     if not stacks:
         raise UserError("config.optimizer.layer_decay needs a model of stacked layers, and this one has none: say 1")
     layers_above: dict[str, np.ndarray] = {}
     for paths in stacks.values():
-        # Several blocks may form one entry of a stack; all but the last then have an inner layer axis.
-        inner = max((shapes[path][1] for path in paths if axes[path][1:2] == (LAYERS,)), default=0)
+        inner = _layers_per_entry(paths, shapes, axes) - 1
         for path in paths:
             numbers = np.arange(shapes[path][0]) * (inner + 1) + inner
             if axes[path][1:2] == (LAYERS,):
@@ -372,6 +357,64 @@ def count_layers_above(model: Model, front: Sequence[str]) -> dict[str, np.ndarr
     highest = max(above.max() + 1 for above in layers_above.values())
     first = set(matching_paths(shapes, front))
     return {path: layers_above.get(path, np.asarray(highest if path in first else 0)) for path in shapes}
+
+
+def count_frozen_entries(model: Model, front: Sequence[str], frozen_layers: int) -> dict[str, int | None]:
+    """Count the first entries of each parameter that are frozen with the first layers of every stack.
+
+    Args:
+        model: The model.
+        front: Patterns of the parameters before the first block.
+        frozen_layers: The number of layers.
+
+    Returns:
+        For each path the number of entries along its first axis, that of layers; None for a parameter that is frozen
+        whole. Those of which nothing is frozen are left out.
+
+    Raises:
+        UserError: If the model has no stacked layers, a stack has fewer, or its layers are stored in groups of which
+            one would be frozen in part.
+    """
+    if not frozen_layers:
+        return {}
+    shapes, axes, stacks = _shapes_by_path(model), _axes_by_path(model), _stacks_of_layers(model)
+    key = f"config.optimizer.frozen_layers={frozen_layers}"
+    if not stacks:
+        raise UserError(
+            f"{key} needs a model of stacked layers, and this one has none: say config.optimizer.frozen with the paths "
+            "of its parts"
+        )
+    frozen: dict[str, int | None] = dict.fromkeys(matching_paths(shapes, front))
+    for name, paths in stacks.items():
+        size, entries = _layers_per_entry(paths, shapes, axes), shapes[paths[0]][0]
+        if frozen_layers > entries * size:
+            raise UserError(f"{key} is more than the {entries * size} layers of {name}: say at most so many")
+        if frozen_layers % size:
+            raise UserError(f"{key} divides the layers of {name}, which are stored in groups of {size}: say a multiple")
+        number = frozen_layers // size
+        frozen |= dict.fromkeys(paths, None if number == entries else number)
+    return frozen
+
+
+def _shapes_by_path(model: Model) -> dict[str, tuple[int, ...]]:
+    return {path: leaf.shape for path, leaf in leaves_by_path(model.functional.shapes()).items()}
+
+
+def _stacks_of_layers(model: Model) -> dict[str, list[str]]:
+    """Return the paths of the parameters of each stack of layers, by its name."""
+    axes = _axes_by_path(model)
+    stacks: dict[str, list[str]] = {}
+    for path in axes:
+        stacks.setdefault(path.split("/")[0], []).append(path)
+    # Per-layer vectors that another module reads are not a stack of layers.
+    return {name: paths for name, paths in stacks.items() if all(axes[path][:1] == (LAYERS,) for path in paths)}
+
+
+def _layers_per_entry(
+    paths: Sequence[str], shapes: Mapping[str, tuple[int, ...]], axes: Mapping[str, tuple[str | None, ...]]
+) -> int:
+    """Return how many blocks form one entry of a stack; if several, all but the last have an inner layer axis."""
+    return max((shapes[path][1] for path in paths if axes[path][1:2] == (LAYERS,)), default=0) + 1
 
 
 # Logical axes that grow with the width of a Transformer; those of one group are one side of a matrix.
@@ -435,19 +478,25 @@ def hidden_matrices(model: Model) -> dict[str, MuonDimensionNumbers]:
     return matrices
 
 
-def describe_trainable(config: OptimizerConfig, objective: Objective, sizes: Mapping[str, int]) -> list[str]:
+def describe_trainable(optimizer: Optimizer, objective: Objective, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Describe what an objective trains, if it is not everything.
 
     Args:
-        config: The optimizer's config.
+        optimizer: The optimizer.
         objective: The objective.
-        sizes: The number of elements of each parameter by path.
+        shapes: The shape of each parameter by path.
     """
-    trained = [path for path in matching_paths(sizes, objective.trainable) if config.is_trainable(path)]
-    if len(trained) == len(sizes):
+    trained = [path for path in matching_paths(shapes, objective.trainable) if optimizer.is_trainable(path)]
+    if len(trained) == len(shapes) and not optimizer.num_frozen_entries:
         return []
-    num_trained, num_parameters = sum(sizes[path] for path in trained), sum(sizes.values())
+
+    def count_trained(path: str) -> int:
+        shape, frozen = shapes[path], optimizer.num_frozen_entries.get(path, 0)
+        return math.prod((shape[0] - frozen, *shape[1:]) if frozen else shape)
+
+    num_trained = sum(map(count_trained, trained))
+    num_parameters = sum(map(math.prod, shapes.values()))
     return [
         f"{objective.name} trains {num_trained:,} of {num_parameters:,} parameters, "
-        f"in {len(trained)} of {len(sizes)} arrays"
+        f"in {len(trained)} of {len(shapes)} arrays"
     ]

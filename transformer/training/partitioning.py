@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Config, GreaterThan, UserError, lookup_by_name, suggest_nearest
 from transformer.logical_axes import MESH_AXES, RULES, Placement, SequenceParallel, check_num_dimensions, use_placement
@@ -151,6 +151,23 @@ def make_placement(config: ShardingConfig, devices: Sequence[jax.Device] | None 
     return Placement(make_mesh(config, devices), RULES[config.rules], config.sequence_attention)
 
 
+def deviceless_placement(config: ShardingConfig, num_devices: int | None = None) -> Placement:
+    """Return a placement on a mesh that has sizes and no devices, for shapes alone.
+
+    Args:
+        config: The mesh and its rules.
+        num_devices: The number of devices; None for the product of the sizes, with 1 for -1.
+
+    Raises:
+        UserError: If the sizes do not multiply to the number of devices.
+    """
+    if num_devices is None:
+        num_devices = math.prod(max(size, 1) for size in config.sizes().values())
+    sizes = mesh_sizes(config, num_devices)
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    return Placement(mesh, RULES[config.rules], config.sequence_attention)  # type: ignore[arg-type]
+
+
 def single_device_placement() -> Placement:
     """Return the placement of everything on this process's first device, to read a run that was trained on any mesh."""
     return make_placement(ShardingConfig(), jax.local_devices()[:1])
@@ -220,7 +237,35 @@ def state_shardings(
             two dimensions lie along one mesh axis, or a parameter above `max_replicated_mb` stays replicated. The
             message names the parameter.
     """
-    names, shapes = leaves_by_path(model.axes().params, is_axis_names), leaves_by_path(abstract.variables.params)
+    shapes = leaves_by_path(abstract.variables.params)
+    specs = parameter_specs(model, shapes, placement, max_replicated_mb)
+    mesh = placement.mesh
+
+    def sharding_by_path(path: Any, leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
+
+    shardings = jax.tree_util.tree_map_with_path(sharding_by_path, abstract)
+    parameter_shardings = [NamedSharding(mesh, specs[path]) for path in shapes]
+    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), parameter_shardings)
+    return shardings._replace(variables=shardings.variables._replace(params=params))
+
+
+def parameter_specs(
+    model: Model, shapes: Mapping[str, Any], placement: Placement, max_replicated_mb: float = math.inf
+) -> dict[str, PartitionSpec]:
+    """Return the PartitionSpec of every parameter by path.
+
+    Args:
+        model: The model, whose parameters have logical axes.
+        shapes: The parameters by path, as arrays or shapes.
+        placement: The placement, whose mesh need have no devices.
+        max_replicated_mb: The largest size, in MB, of a parameter that stays replicated under rules that shard
+            parameters.
+
+    Raises:
+        UserError: As `state_shardings`.
+    """
+    names = leaves_by_path(model.axes().params, is_axis_names)
     specs = {path: _checked_spec(path, axes, shapes[path], placement) for path, axes in names.items()}
     # Without `experts`: rules that shard experts alone do not shard the other parameters.
     dividing = any(placement.num_shards(name) > 1 for name in ("embed", "heads", "feed_forward", "vocabulary"))
@@ -232,15 +277,7 @@ def state_shardings(
                 f"above config.sharding.max_replicated_mb={max_replicated_mb}: choose config.sharding.rules that "
                 f"divide one of its axes {names[path]}, or raise it"
             )
-    mesh = placement.mesh
-
-    def sharding_by_path(path: Any, leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, specs.get(getattr(path[-1], "key", ""), PartitionSpec()))
-
-    shardings = jax.tree_util.tree_map_with_path(sharding_by_path, abstract)
-    parameter_shardings = [NamedSharding(mesh, specs[path]) for path in shapes]
-    params = jax.tree.unflatten(jax.tree.structure(abstract.variables.params), parameter_shardings)
-    return shardings._replace(variables=shardings.variables._replace(params=params))
+    return specs
 
 
 def _checked_spec(path: str, names: tuple[str | None, ...], leaf: Any, placement: Placement) -> PartitionSpec:

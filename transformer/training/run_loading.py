@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.config import UserError
+from transformer.costs.cache_memory import CacheMemory, cache_memory
 from transformer.costs.model_sizes import count_active_parameters
 from transformer.data.datasets.tfds_preparation import restrict_downloads
 from transformer.data.tokenizers.load import tokenizer_digests
@@ -402,6 +403,32 @@ def measure_trained_model_size(workdir: str | Path, trusted: Collection[str] = (
         num_active_parameters=count_active_parameters(experiment.model, sizes),
         flops=flops_counter(components)(abstract_batch(components.task)),
     )
+
+
+def measure_run_cache(
+    workdir: str | Path, batch_size: int, length: int, *, trusted: Collection[str] = ()
+) -> CacheMemory | None:
+    """Count the memory of the cache with which a run decodes; neither its arrays nor its data are read.
+
+    Args:
+        workdir: The run directory.
+        batch_size: The number of texts that are decoded at once.
+        length: The number of positions of each.
+        trusted: Dotted paths of code that its config may name.
+
+    Returns:
+        The memory; None if the model does not decode.
+
+    Raises:
+        UserError: If the directory is not a run, the config names something that is not trusted, or the model has fewer
+            positions.
+    """
+    experiment = open_run(workdir, trusted).experiment
+    interface = tasks.build_synthetic_task(experiment.task).interface
+    model = models.build(experiment.model, interface, experiment.precision)
+    family = models.FAMILIES[models.family_name(experiment.model)]
+    inputs = {name: spec for name, spec in interface.inputs.items() if name not in ("tokens", "target", "source")}
+    return cache_memory(model, family, batch_size, length, inputs)
 
 
 def _by_part(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig, changeable_keys
+from transformer.training.export_check import describe_export
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
 from transformer.training.optimizer import describe_trainable
 from transformer.training.startup_checks import describe_skipped_evaluations
@@ -255,7 +256,7 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     leaves = leaves_by_path(params)
-    sizes = {path: leaf.size for path, leaf in leaves.items()}
+    shapes = {path: leaf.shape for path, leaf in leaves.items()}
     stored = " and ".join(sorted({str(leaf.dtype) for leaf in leaves.values()}))
     lines = [
         f"{experiment.run.name}: {parameters:,} parameters on {devices}{processes}, {progress}; run directory "
@@ -265,7 +266,9 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
         *task.data_summary,
     ]
     for objective in task.objectives:
-        lines += describe_trainable(experiment.optimizer_of(objective.name), objective, sizes)
+        lines += describe_trainable(components.optimizers[objective.name], objective, shapes)
+    if latest is None:
+        lines.append(describe_export(experiment, task))
     lines += _warmup_notes(experiment, components)
     lines += describe_skipped_evaluations(components.model, task.evaluations)
     if not complete:

@@ -12,9 +12,9 @@ from jaxtyping import Array, Key
 from transformer.attention.capture import NOTHING_CAPTURED, Capture, CapturedAttention, fill_importance
 from transformer.attention.importance import ImportanceGates, initial_gates
 from transformer.config import UserError
-from transformer.models.model import Model, Variables, leaves_by_path, replace_with_averaged
+from transformer.models.model import Model, Variables, leaves_by_path
 from transformer.tasks.task import Batch, LossAux, Objective, StateView, Task
-from transformer.training.initial_state import trained_parameters
+from transformer.training.initial_state import replace_trained, trained_parameters
 from transformer.training.optimizer import LAYERS, Optimizer
 from transformer.training.parameter_averages import ParameterAverage, update_average
 from transformer.training.state import TrainState, cast_to_accumulation_dtype, derive_key
@@ -116,7 +116,7 @@ def make_train_step(
             updates, optimizer_states[objective.name] = optimizer.update(
                 gradients, state.optimizers[objective.name], trained, state.step, hyper
             )
-            params = replace_with_averaged(view.variables.params, optax.apply_updates(trained, updates))
+            params = replace_trained(view.variables.params, optax.apply_updates(trained, updates))
             view = view._replace(variables=Variables(params, aux.state), task_state=aux.task_state)
             prefix = "" if len(task.objectives) == 1 else f"{objective.name}/"
             metrics = {
@@ -182,7 +182,7 @@ def _accumulate_gradients(
 
     def gradient(batch: Batch, key: Key[Array, ""], counts: Counts | None) -> tuple[Gradients, LossAux]:
         def loss(trained: dict[str, Array], gates: dict[str, ImportanceGates]) -> tuple[Array, LossAux]:
-            params = replace_with_averaged(view.variables.params, trained)
+            params = replace_trained(view.variables.params, trained)
             loss_view = view._replace(variables=view.variables._replace(params=params))
             if gates and view.capture is not None:
                 loss_view = loss_view._replace(capture=dataclasses.replace(view.capture, gates=gates))

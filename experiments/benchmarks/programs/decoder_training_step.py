@@ -17,8 +17,8 @@ from transformer.layers.functional_module import Precision
 from transformer.models import registry
 from transformer.models.model import Model, count_parameters
 from transformer.training.initial_state import init_state
+from transformer.training.learning_rate import LearningRateSchedule
 from transformer.training.optimizer import (
-    LearningRateSchedule,
     OptimizerAlgorithm,
     OptimizerConfig,
     hyperparameters,
