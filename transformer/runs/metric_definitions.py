@@ -41,6 +41,7 @@ STEP_METRICS = (
     MetricDefinition("OBJECTIVE/gradient_norm", "", "`gradient_norm` of one of several objectives"),
     MetricDefinition("OBJECTIVE/update_norm", "", "`update_norm` of one of several objectives"),
     MetricDefinition("auxiliary/NAME", "", "An auxiliary loss of the model before it is weighted and added to `loss`"),
+    MetricDefinition("auxiliary/z_loss", "", "Mean of log(Z)^2, Z being the softmax's denominator, before its weight"),
     MetricDefinition(
         "auxiliary/SITE/importance",
         "",
