@@ -60,7 +60,7 @@ def measure() -> Figures:
         return jax.grad(objective)(q_BxQxHxD)
 
     keys = jax.random.split(jax.random.key(SEED + 1), max(SAMPLES) * REPEATS)
-    errors = {}
+    errors: dict[str, list[float]] = {}
     for label, reference in (("without baseline", jnp.zeros(())), ("with baseline", baseline)):
         estimates = jax.jit(jax.vmap(lambda key, b=reference: estimate(key, b)))(keys)
         errors[label] = []
