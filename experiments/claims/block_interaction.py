@@ -49,12 +49,13 @@ def judge(figures: Figures) -> Finding:
     """Without attention, every derivative between positions must be exactly zero; with it, none."""
     maps = figures["maps"]
     removed = max(max(off_diagonal(norms)) for name, norms in maps.items() if name.endswith("without attention"))
-    whole = min(min(off_diagonal(norms)) for name, norms in maps.items() if name.endswith("whole"))
+    least_whole = min(min(off_diagonal(norms)) for name, norms in maps.items() if name.endswith("whole"))
     reason = (
-        f"The derivative of a position's output with respect to another position has a norm of at least {whole:.2g} in "
-        f"a whole block, and of at most {removed:g} when attention's output is removed, with pre-norm and post-norm."
+        "The derivative of a position's output with respect to another position has a norm of at least "
+        f"{least_whole:.2g} in a whole block, and of at most {removed:g} when attention's output is removed, with "
+        "pre-norm and post-norm."
     )
-    return Finding(Verdict.HOLDS if removed == 0 < whole else Verdict.FAILS, reason)
+    return Finding(Verdict.HOLDS if removed == 0 < least_whole else Verdict.FAILS, reason)
 
 
 def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:

@@ -101,14 +101,14 @@ def measure() -> Figures:
 
 def mean(by_head: Sequence[Sequence[float]]) -> float:
     """Return the mean over layers and heads."""
-    return statistics.mean(value for of_layer in by_head for value in of_layer)
+    return statistics.mean(value for layer_values in by_head for value in layer_values)
 
 
 def judge(figures: Figures) -> Finding:
     """Successive alignments must differ, by divergence and by the word with the largest weight."""
     divergence, changes = mean(figures["trained"]["divergence"]), mean(figures["trained"]["changes"])
     untrained = mean(figures["untrained"]["divergence"])
-    heads = [value for of_layer in figures["trained"]["divergence"] for value in of_layer]
+    heads = [value for layer_values in figures["trained"]["divergence"] for value in layer_values]
     reason = (
         f"From one written token to the next, cross-attention changes by {divergence:.2f} nats of KL divergence "
         f"({min(heads):.2f} to {max(heads):.2f} by head; untrained: {untrained:.2f}), and its largest weight moves in "
@@ -120,12 +120,12 @@ def judge(figures: Figures) -> Finding:
 
 def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
     """Show the alignment of a phrase, and the divergence by head."""
-    shown = figures["map"]
+    alignment = figures["map"]
     heat_map = HeatMap(
         caption="Cross-attention of the last layer, mean of its heads",
-        values=shown["weights"],
-        row_labels=shown["queries"],
-        column_labels=shown["keys"],
+        values=alignment["weights"],
+        row_labels=alignment["queries"],
+        column_labels=alignment["keys"],
         row_axis="written so far",
         column_axis="source",
     )
@@ -140,8 +140,8 @@ def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
                 f"{figures['untrained']['divergence'][layer][head]:.4f}",
                 f"{figures['trained']['changes'][layer][head]:.2f}",
             )
-            for layer, of_layer in enumerate(figures["trained"]["divergence"])
-            for head in range(len(of_layer))
+            for layer, layer_values in enumerate(figures["trained"]["divergence"])
+            for head in range(len(layer_values))
         ],
     )
     return heat_map, table

@@ -111,8 +111,10 @@ def measure() -> Figures:
 
 def split_accuracy(by_position: list[float]) -> tuple[float, float]:
     """Return the mean accuracy within the length of training and beyond it."""
-    within = TRAINED - DISTANCE
-    return sum(by_position[:within]) / within, sum(by_position[within:]) / (len(by_position) - within)
+    num_trained = TRAINED - DISTANCE
+    return sum(by_position[:num_trained]) / num_trained, sum(by_position[num_trained:]) / (
+        len(by_position) - num_trained
+    )
 
 
 def judge(figures: Figures) -> Finding:
