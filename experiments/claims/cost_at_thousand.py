@@ -37,8 +37,9 @@ def judge(figures: Figures) -> Finding:
     exact = abs(flops["core"] / 4e9 - 1) < 0.01 and abs(flops["lstm"] / 16e9 - 1) < 0.01
     reason = (
         f"Scores and sums cost {flops['core']:.1e} operations, an LSTM {flops['lstm']:.1e}. With the projections to "
-        f"queries, keys, values and output, attention costs {flops['layer']:.1e}, three quarters of the LSTM, and a "
-        f"vanilla recurrence {flops['vanilla']:.1e}, as much as attention without projections."
+        f"queries, keys, values and output, attention costs {flops['layer']:.1e}, or "
+        f"{flops['layer'] / flops['lstm']:.0%} of the LSTM; and a vanilla recurrence costs {flops['vanilla']:.1e}, or "
+        f"{flops['vanilla'] / flops['core']:.0%} of attention without projections."
     )
     if not exact:
         return Finding(Verdict.FAILS, reason)

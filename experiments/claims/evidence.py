@@ -122,7 +122,7 @@ def _parse(path: Path) -> Any:
 
 
 def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Figures, MeasuredRecord | None]:
-    """Return a claim's figures, and their record if the claim measures them itself.
+    """Return a claim's figures, which are measured if they are not recorded, and their record.
 
     Args:
         module: The claim's module.
@@ -132,11 +132,20 @@ def load_figures(module: str, claim: Claim, *, rerun: bool = False) -> tuple[Fig
     Raises:
         UserError: If a record cannot be read.
     """
-    if isinstance(claim.evidence, Records):
-        return read_figures(claim.evidence), None
     path = record_file(module)
-    if rerun or not path.exists():
+    if isinstance(claim.evidence, Measurement) and (rerun or not path.exists()):
         print(f"{claim.name}: measuring, about {claim.evidence.seconds:.0f} s ...", file=sys.stderr, flush=True)
         write_record(path, measure(claim, claim.evidence))
-    record = read_record(path)
+    return read_recorded_figures(module, claim)
+
+
+def read_recorded_figures(module: str, claim: Claim) -> tuple[Figures, MeasuredRecord | None]:
+    """Return a claim's figures, and their record if the claim measures them itself.
+
+    Raises:
+        UserError: If a record is missing or cannot be read.
+    """
+    if isinstance(claim.evidence, Records):
+        return read_figures(claim.evidence), None
+    record = read_record(record_file(module))
     return record.figures, record

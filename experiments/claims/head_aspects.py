@@ -151,7 +151,7 @@ CLAIM = Claim(
     refutation="Two heads of one layer have their largest weights on different words for less than 0.3 of queries on "
     "average. A condition: a quarter of the heads or more can be set to zero together for a tenth of the loss that it "
     "costs to set all to zero.",
-    evidence=Measurement(measure=measure, seconds=100),
+    evidence=Measurement(measure=measure, seconds=60),
     judge=judge,
     exhibits=exhibits,
 )

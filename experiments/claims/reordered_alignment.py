@@ -36,13 +36,13 @@ def judge(figures: Figures) -> Finding:
     by_order = {order: [row for row in figures["rows"] if row["order"] == order] for order in LABELS}
     near = {order: min(row["near"] for row in rows) for order, rows in by_order.items()}
     exact = {order: min(row["exact"] for row in rows) for order, rows in by_order.items()}
-    seeds = len(by_order["same"])
+    seeds, right = len(by_order["same"]), min(row["accuracy"] for row in figures["rows"])
     reason = (
         f"Of the weight, at least {near['same']:.0%} lies within one word of the right one where the order stays, "
         f"{near['phrase']:.0%} where three words are reversed and {near['reversed']:.0%} where all are, in each of "
         f"{seeds} seeds (a map that knows of nothing has {figures['chance_near']:.0%}); on the right word itself it is "
-        f"{min(exact.values()):.0%} to {max(row['exact'] for row in figures['rows']):.0%}. The words are right in at "
-        f"least {min(row['accuracy'] for row in figures['rows']):.0%}."
+        f"{min(exact.values()):.0%} to {max(row['exact'] for row in figures['rows']):.0%}. At least {right:.0%} of the "
+        "words are translated rightly."
     )
     if min(near.values()) < 0.7:
         return Finding(Verdict.FAILS, reason)

@@ -14,7 +14,7 @@ import pytest
 from experiments.claims.__main__ import FAST_SECONDS, quick_claims
 from experiments.claims.catalog import claims, claims_by_module, sort_claims
 from experiments.claims.claim import Measurement, Records, Verdict
-from experiments.claims.evidence import EXPERIMENTS, RESULTS, load_figures, measuring_command, record_file
+from experiments.claims.evidence import EXPERIMENTS, RESULTS, measuring_command, read_recorded_figures
 from experiments.claims.exhibits import HeatMap, LineChart, Table
 from experiments.claims.judgment import LECTURES, JudgedClaim, judge_figures
 from experiments.claims.pages import render_pages
@@ -30,8 +30,7 @@ each_claim = pytest.mark.parametrize("module", CLAIMS)
 def recorded_claim(module: str) -> JudgedClaim:
     """A claim judged by its record; none is measured."""
     claim = CLAIMS[module]
-    assert isinstance(claim.evidence, Records) or record_file(module).is_file(), f"run {measuring_command(claim)}"
-    figures, record = load_figures(module, claim)
+    figures, record = read_recorded_figures(module, claim)
     return judge_figures(claim, figures, record)
 
 
@@ -99,7 +98,7 @@ def test_both_pages_are_what_the_records_give() -> None:
 def judge_with(module: str, replacements: Mapping[str, Any]) -> JudgedClaim:
     """A claim judged by other figures than those of its record."""
     claim = CLAIMS[module]
-    figures, record = load_figures(module, claim)
+    figures, record = read_recorded_figures(module, claim)
     return judge_figures(claim, replace_figures(figures, replacements), record)
 
 
