@@ -91,7 +91,7 @@ CLAIM = Claim(
     source="Vaswani et al. 2017, sections 3.1 and 3.3",
     refutation="With attention's output removed, some derivative of a position's output with respect to another "
     "position is not exactly zero; or, in a whole block, some is.",
-    evidence=Measurement(measure=measure, seconds=3),
+    evidence=Measurement(measure=measure, seconds=5),
     judge=judge,
     exhibits=exhibits,
 )
