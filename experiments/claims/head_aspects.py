@@ -67,8 +67,8 @@ def measure() -> Figures:
     differences = []
     for site in names:
         for layer, weights in enumerate(np.asarray(aux.maps[site].weights)):
-            found = head_differences(weights)
-            pairs = found.disagreement_HxH[np.triu_indices(len(found.entropy_H), 1)]
+            layer_differences = head_differences(weights)
+            pairs = layer_differences.disagreement_HxH[np.triu_indices(len(layer_differences.entropy_H), 1)]
             differences.append(
                 {"site": site, "layer": layer, "disagreement": float(pairs.mean()), "least": float(pairs.min())}
             )
