@@ -40,16 +40,28 @@ choice (the logger is `transformer.attention.backends`):
 attention: backend=einsum for score=scaled_dot x normalizer=softmax x position=none x mask=causal, float32 [...] on cpu
 ```
 
-If the backend that you name can't compute a request, you get an error that names one that can.
+If the backend that you name can't compute your attention, you get an error that names one that can.
 
 This page lists which requests each backend supports. [Attention](attention.md) explains the terms. `make docs`
 generates the page from `transformer/attention/backends.py`, which makes the same decisions at run time.
 
+## Names of other libraries
+
+`config.model.backend` takes only our names. Any other is an error that lists them, and says of these which one is meant:
+
+| elsewhere | here |
+| --- | --- |
+| `flash`, `flash_attention_2`, every name with `flash` | cudnn on NVIDIA GPUs, splash on TPUs; `auto` chooses them there |
+| `sdpa`, `xformers`, `memory_efficient`, `mem_efficient`, `triton`, `pallas` | `auto`: cudnn or splash where they are exact |
+| `eager`, `math`, `naive`, `reference`, `dense` | einsum |
+
+[From FlexAttention, flash-attention and SDPA](attention_from_peers.md) has the calls.
+
 ## Read the tables
 
-A request is a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
+A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
 this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
-the list below the table has them. `+` joins facts that are used together. `bias` means an array added to the logits.
+the list below the table has them. `+` joins masks and other options that are used together. `bias` means an array added to the logits.
 `dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
 `logit_modification`, and `logit_modification` means any other function there. If a backend supports each of several
 masks, it supports them together. There is one exception: cudnn supports `window` only together with `causal`.

@@ -457,7 +457,8 @@ def lookup_choice_beside_modules(choices: type[enum.Enum], value: str, path: str
         UserError: If there is none.
     """
     table = {str(member.value): member for member in choices}
-    return lookup_by_name(value, table, path, alternative="; or the dotted path of a module of your own, such as lab.mine")
+    alternative = "; or the dotted path of a module of your own, such as lab.mine"
+    return lookup_by_name(value, table, path, alternative=alternative)
 
 
 def members_default_first(hint: Any, default: Any = dataclasses.MISSING) -> list[Any]:
