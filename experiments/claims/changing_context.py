@@ -158,4 +158,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=40),
     judge=judge,
     exhibits=exhibits,
+    revision="An untrained model passed the first rule. The threshold is now five times the divergence of an "
+    "untrained model.",
 )

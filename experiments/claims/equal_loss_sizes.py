@@ -156,4 +156,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=100),
     judge=judge,
     exhibits=exhibits,
+    revision="With learning rates of 3e-3 and 1e-2 the verdict was the opposite. The record has 1e-2 and 3e-2, of "
+    "which every LSTM chose the larger.",
 )

