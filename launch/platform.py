@@ -87,7 +87,7 @@ def collect_garbage_less_often() -> None:
     """Search for garbage in cycles once in 50,000 new objects.
 
     Importing, generating data and tracing make millions of objects that stay: by Python's own threshold a start would
-    spend a seventh of its time on looking through them.
+    spend a tenth of its time on looking through them.
     """
     gc.set_threshold(50_000, *gc.get_threshold()[1:])
 
