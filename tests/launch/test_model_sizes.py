@@ -289,3 +289,15 @@ def test_the_cache_of_a_published_size_is_a_line_and_a_key(capsys: pytest.Captur
     ):
         assert cli.run(model_sizes.COMMAND, model_sizes.main, refused) == 2
         assert says in capsys.readouterr().err
+
+
+def test_the_cache_of_a_run_is_that_of_its_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left_behind(tmp_path, "language_modeling x decoder", {"norm": {"scale": np.zeros(3)}}, {})
+    words = (f"--workdir={tmp_path}", "--cache_length=8", "--cache_batch_size=3")
+    model = json.loads((tmp_path / "config.json").read_text())["model"]
+    found = json.loads(printed(capsys, *words, "--json"))["cache"]
+    head_dim, kv_heads = model["width"] // model["heads"], model["kv_heads"]
+    assert kv_heads < model["heads"]
+    assert found["bytes_per_token"] == 2 * model["layers"] * kv_heads * head_dim * 4
+    assert found["num_bytes"] == 3 * 8 * found["bytes_per_token"]
+    assert f"{found['num_bytes']:,} bytes" in printed(capsys, *words).splitlines()[-1]

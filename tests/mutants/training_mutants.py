@@ -16,12 +16,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_frozen_layers.py",),
     ),
     Mutant(
-        "transformer/training/parameter_sharding.py",
-        "num_bytes // parts",
-        "num_bytes",
-        ("tests/launch/test_compile.py",),
-    ),
-    Mutant(
         "transformer/training/optimizer.py",
         "{path: MuonDimensionNumbers(*sides) for",
         "{path: MuonDimensionNumbers(*sides[::-1]) for",
