@@ -8,8 +8,8 @@ r"""Train a decoder of 1.3 billion parameters on contexts of 32,768 tokens, on e
 FOLDER holds your text in .txt, .jsonl or .parquet files, on a sample of which a byte-level BPE is trained; it is
 tokenized once, into token shards. Each GPU reads one row of 32,768 tokens, in which documents see only themselves, by
 cuDNN's flash attention. Parameters and moments are divided over the GPUs, and every layer is computed again in the
-backward pass. The shapes are those of Llama, as which the model exports. The expected memory is that of
-experiments/pods/results/pods.md, from the compiled program; nothing has run on these GPUs.
+backward pass. The shapes are those of Llama, as which the model exports. The compiled program's memory is in the record
+of experiments/pods; nothing has run on these GPUs.
 """
 
 from ml_collections import ConfigDict
