@@ -74,7 +74,7 @@ aren't contiguous, are computed in blocks.
 
 Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
 q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is
-the fact `query_offset`.
+attention with a `query_offset`.
 
 On other devices than TPUs, splash runs in JAX's interpreter: its results are correct, but it is slow, for tests only.
 float64 needs JAX's 64-bit mode. On CPUs, xla doesn't support float16, because JAX doesn't compile it there.
@@ -84,7 +84,8 @@ CHOICE = """## What `auto` chooses
 
 `auto` chooses the first backend that supports the request, with two exceptions:
 
-- splash is chosen only on TPUs, and not for a program on several devices without a placement.
+- splash is chosen only on TPUs, and not for a program on several devices without a
+  [placement](attention_capture.md#attention-on-a-mesh), which says how arrays lie on the mesh of devices.
 - If blockwise supports the request too, einsum is chosen only up to {dense:,} logits
   (batch x heads x queries x keys). Under a placement, sizes are per device.
 
