@@ -21,6 +21,7 @@ from launch.flag_parsing import help_text, parse_arguments
 from launch.platform import (
     add_compiler_flags,
     choose_platform,
+    collect_garbage_less_often,
     quiet_libraries,
     return_freed_memory,
     reuse_freed_memory,
@@ -58,6 +59,7 @@ def _run[A: Arguments](command: Command[A], main: Callable[[A], None], words: Se
             print(help_text(command), end="")
             return 0
         arguments = parse_arguments(command, words)
+        collect_garbage_less_often()
         choose_platform()
         if command.repeats_steps:
             reuse_freed_memory()

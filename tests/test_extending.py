@@ -44,7 +44,9 @@ def code(root: Path) -> str:
     texts = [path.read_text(encoding="utf-8") for path in sorted((root / "transformer").rglob("*.py"))]
     joined = re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
     # What is filled in: `{name!r}` and the constants that messages begin with.
-    return joined.replace("{self._key}", "config.model.family").replace("{self._attribute}", "FAMILY")
+    for placeholder, text in {"key": "config.model.family", "attribute": "FAMILY"}.items():
+        joined = joined.replace(f"{{self._{placeholder}}}", text).replace(f"{{{placeholder}}}", text)
+    return joined
 
 
 def test_excerpts_are_of_files_that_are_tested(root: Path) -> None:

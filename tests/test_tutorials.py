@@ -221,7 +221,7 @@ def test_kinds_of_attention(folder: Path) -> None:
 # What the slow cells of a lecture's notebook leave behind.
 SLOW: dict[str, Callable[[dict[str, Any]], bool]] = {
     "lecture_0_attention_as_retrieval": lambda names: (
-        names["milliseconds"].shape == (2, 5) and len(names["answers"]) == 3 and names["last"].shape == (4, 6)
+        names["milliseconds"].shape == (2, 5) and len(names["answers"]) == 3 and names["last"].shape == (4, 5)
     ),
     "lecture_1_from_recurrent_to_transformer": lambda names: names["last"].shape == (4, 14) and bool(names["answer"]),
     "lecture_2_alignment_and_self_attention": lambda names: set(names["accuracy"]) == {"attention", "last"},

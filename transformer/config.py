@@ -76,7 +76,7 @@ def name_similarity(name: str, word: str) -> float:
     return max(ratio, 0.7) if len(short) >= 3 and long.startswith(short) else ratio
 
 
-def lookup_by_name(value: str, table: Mapping[str, Any], path: str, advice: str = "") -> Any:
+def lookup_by_name(value: str, table: Mapping[str, Any], path: str, *, advice: str = "", alternative: str = "") -> Any:
     """Return the entry of a registry by its name.
 
     Args:
@@ -84,6 +84,7 @@ def lookup_by_name(value: str, table: Mapping[str, Any], path: str, advice: str 
         table: The registry.
         path: The key that has the name, for the message.
         advice: What to say of an unknown name in place of the most similar one.
+        alternative: What else the key takes, for the end of the message.
 
     Raises:
         UserError: If the name is unknown; the message lists the known names, the most similar first.
@@ -92,7 +93,9 @@ def lookup_by_name(value: str, table: Mapping[str, Any], path: str, advice: str 
         close = [] if advice else close_matches(str(value), table)
         known_names = ", ".join((*close, *sorted(set(table) - set(close))))
         advice = advice or (f"did you mean {close[0]!r}?" if close else "")
-        raise UserError(f"{path}={shorten_value(value)} is unknown: {advice}{' ' * bool(advice)}known: {known_names}")
+        raise UserError(
+            f"{path}={shorten_value(value)} is unknown: {advice}{' ' * bool(advice)}known: {known_names}{alternative}"
+        )
     return table[value]
 
 
@@ -106,7 +109,7 @@ def enum_member(cls: type[enum.Enum], value: str, path: str) -> Any:
         UserError: If it has no such member.
     """
     advice = getattr(cls, "advise_on_unknown", lambda name: "")(value)
-    return lookup_by_name(value, {str(member.value): member for member in cls}, path, advice)
+    return lookup_by_name(value, {str(member.value): member for member in cls}, path, advice=advice)
 
 
 # The largest 32-bit integer.
@@ -403,6 +406,8 @@ def convert_value(
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in parameters:
             return None
+        if isinstance(value, str) and "." not in value and (choices := choices_beside_modules(hint)) is not None:
+            return lookup_choice_beside_modules(choices, value, path)
         *earlier_members, last_member = members_default_first(hint, default)
         for earlier_member in earlier_members:
             with contextlib.suppress(UserError):
@@ -436,6 +441,24 @@ def convert_value(
         return value
     name = getattr(hint, "__name__", str(hint))
     raise UserError(f"{path}={shorten_value(value)} is a {type(value).__name__}; it must be a {name}")
+
+
+def choices_beside_modules(hint: Any) -> type[enum.Enum] | None:
+    """Return the enum of a type `Choice | str`, whose texts are the word of a member or the dotted path of a module."""
+    members = members_default_first(hint)
+    choices = [member for member in members if isinstance(member, type) and issubclass(member, enum.Enum)]
+    return choices[0] if len(choices) == 1 and str in members else None
+
+
+def lookup_choice_beside_modules(choices: type[enum.Enum], value: str, path: str) -> enum.Enum:
+    """Return the member with this word, of a key that also takes the dotted path of a module.
+
+    Raises:
+        UserError: If there is none.
+    """
+    table = {str(member.value): member for member in choices}
+    alternative = "; or the dotted path of a module of your own, such as lab.mine"
+    return lookup_by_name(value, table, path, alternative=alternative)
 
 
 def members_default_first(hint: Any, default: Any = dataclasses.MISSING) -> list[Any]:

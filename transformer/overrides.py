@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from transformer.config import (
     UserError,
+    choices_beside_modules,
     convert_value,
     enum_member,
     field_default,
+    lookup_choice_beside_modules,
     members_default_first,
     name_similarity,
     to_config,
@@ -336,6 +338,8 @@ def _parse_text(hint: Any, text: str, path: str) -> Any:
         return None
     if hint is Any:
         return None if text.lower() == "none" else _parse_literal(text)
+    if "." not in text and (choices := choices_beside_modules(hint)) is not None:
+        return lookup_choice_beside_modules(choices, text, path)
     for member in members[:-1]:
         try:
             return _parse_member(member, text, path)

@@ -44,14 +44,14 @@ def exponent(figures: Figures, kind: str) -> float:
 
 def judge(figures: Figures) -> Finding:
     """The map's memory must be quadratic; the condition is whether a program without the map has the same output."""
-    whole, blockwise, last = exponent(figures, "einsum"), exponent(figures, "blockwise"), figures["rows"][-1]
+    einsum, blockwise, last = exponent(figures, "einsum"), exponent(figures, "blockwise"), figures["rows"][-1]
     reason = (
         f"One head's training step over {last['length']:,} positions works in {last['einsum'] / 2**20:,.0f} MiB if the "
-        f"map is kept, growing with the length to the power {whole:.2f}. Computed in blocks it has the same output "
+        f"map is kept, growing with the length to the power {einsum:.2f}. Computed in blocks it has the same output "
         f"(within {figures['difference']:.0e}) in {last['blockwise'] / 2**20:,.1f} MiB, growing to the power "
         f"{blockwise:.2f}."
     )
-    if whole < 1.8:
+    if einsum < 1.8:
         return Finding(Verdict.FAILS, reason)
     linear = blockwise < 1.2 and figures["difference"] < 1e-5
     return Finding(Verdict.CONDITIONAL if linear else Verdict.HOLDS, reason)

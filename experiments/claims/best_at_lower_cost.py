@@ -21,9 +21,9 @@ def judge(figures: Figures) -> Finding:
         for pair in PAIRS
     }
     final = {name: run["flops"][-1] for name, run in own.items()}
-    others = [name for name in OWN if name != "transformer"]
-    here_best = all(own["transformer"]["bleu"] > own[name]["bleu"] for name in others)
-    here_cheaper = all(final["transformer"] < final[name] for name in others)
+    baselines = [name for name in OWN if name != "transformer"]
+    here_best = all(own["transformer"]["bleu"] > own[name]["bleu"] for name in baselines)
+    here_cheaper = all(final["transformer"] < final[name] for name in baselines)
     big = [published["transformer-big"][pair]["bleu"] for pair in PAIRS]
     reason = (
         f"The published table has the big Transformer first in both pairs ({big[0]} and {big[1]} BLEU). Its training "
@@ -31,7 +31,7 @@ def judge(figures: Figures) -> Finding:
         f"for English-French, but {min(shares['en-de']):.1f} to {max(shares['en-de']):.1f} times for English-German. "
         f"On Multi30k here, at equal steps and one seed, a small Transformer has {own['transformer']['bleu']:.1f} "
         f"BLEU for {final['transformer']:.2g} operations, "
-        + " and ".join(f"{OWN[name]} {own[name]['bleu']:.1f} for {final[name]:.2g}" for name in others)
+        + " and ".join(f"{OWN[name]} {own[name]['bleu']:.1f} for {final[name]:.2g}" for name in baselines)
         + "."
     )
     if not best:

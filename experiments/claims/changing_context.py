@@ -43,14 +43,16 @@ CONFIG = {
     "optimizer": {"learning_rate": 1e-2, "schedule": "linear", "warmup_steps": 50, "clip_norm": 1.0},
     "topology": "cpu:1",
 }
-PHRASES = (
-    "half past nine",
-    "twenty-five to four",
-    "three hundred and forty-two",
-    "the fourteenth of march",
-    "seven euros and eighty cents",
-    "nineteen hundred and sixty-four",
-)
+# Phrases of the kinds that the data have, and their translations.
+PHRASES = {
+    "on Sunday at quarter past two in the afternoon": "am Sonntag um Viertel nach zwei nachmittags",
+    "before the eighth of April nineteen oh seven": "vor dem achten April neunzehnhundertsieben",
+    "until twelve thirty-three in the afternoon": "bis zwölf Uhr dreiunddreißig",
+    "since the thirtieth of April seventeen seventy-seven": "seit dem dreißigsten April "
+    "siebzehnhundertsiebenundsiebzig",
+    "three hundred and forty-two": "dreihundertzweiundvierzig",
+    "seven euros": "sieben Euro",
+}
 # Of the divergence, in multiples of an untrained model's; and of the steps.
 LEAST_RATIO, LEAST_CHANGES = 5, 0.5
 
@@ -67,7 +69,7 @@ def measure() -> Figures:
         trained = transformer.load(f"{folder}/run")
     untrained = dataclasses.replace(trained, variables=trained.model.init(jax.random.key(0)))
     texts = list(PHRASES)
-    targets = trained.generate(texts, language="de")
+    targets = list(PHRASES.values())
 
     def summarize(maps: Any) -> dict[str, Any]:
         divergence, changes = [], []
@@ -99,14 +101,14 @@ def measure() -> Figures:
 
 def mean(by_head: Sequence[Sequence[float]]) -> float:
     """Return the mean over layers and heads."""
-    return statistics.mean(value for of_layer in by_head for value in of_layer)
+    return statistics.mean(value for layer_values in by_head for value in layer_values)
 
 
 def judge(figures: Figures) -> Finding:
     """Successive alignments must differ, by divergence and by the word with the largest weight."""
     divergence, changes = mean(figures["trained"]["divergence"]), mean(figures["trained"]["changes"])
     untrained = mean(figures["untrained"]["divergence"])
-    heads = [value for of_layer in figures["trained"]["divergence"] for value in of_layer]
+    heads = [value for layer_values in figures["trained"]["divergence"] for value in layer_values]
     reason = (
         f"From one written token to the next, cross-attention changes by {divergence:.2f} nats of KL divergence "
         f"({min(heads):.2f} to {max(heads):.2f} by head; untrained: {untrained:.2f}), and its largest weight moves in "
@@ -118,12 +120,12 @@ def judge(figures: Figures) -> Finding:
 
 def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
     """Show the alignment of a phrase, and the divergence by head."""
-    shown = figures["map"]
+    alignment = figures["map"]
     heat_map = HeatMap(
         caption="Cross-attention of the last layer, mean of its heads",
-        values=shown["weights"],
-        row_labels=shown["queries"],
-        column_labels=shown["keys"],
+        values=alignment["weights"],
+        row_labels=alignment["queries"],
+        column_labels=alignment["keys"],
         row_axis="written so far",
         column_axis="source",
     )
@@ -138,8 +140,8 @@ def exhibits(figures: Figures) -> tuple[HeatMap | Table, ...]:
                 f"{figures['untrained']['divergence'][layer][head]:.4f}",
                 f"{figures['trained']['changes'][layer][head]:.2f}",
             )
-            for layer, of_layer in enumerate(figures["trained"]["divergence"])
-            for head in range(len(of_layer))
+            for layer, layer_values in enumerate(figures["trained"]["divergence"])
+            for head in range(len(layer_values))
         ],
     )
     return heat_map, table
@@ -156,4 +158,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=40),
     judge=judge,
     exhibits=exhibits,
+    revision="An untrained model passed the first rule. The threshold is now five times the divergence of an "
+    "untrained model.",
 )

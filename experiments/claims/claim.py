@@ -71,10 +71,11 @@ class Claim:
         sentence: What is claimed.
         lectures: The lectures that say so, "S0" to "S4".
         source: The paper and section that the claim goes back to, or that tests it.
-        refutation: What figures would refute it, fixed before the run.
+        refutation: What figures would refute it.
         evidence: Where the figures come from.
         judge: The rule: figures to finding.
         exhibits: What the page shows, drawn from the figures; at least one.
+        revision: What of the rule or the experiment was changed after its first figures were seen, if anything was.
     """
 
     number: int
@@ -86,6 +87,7 @@ class Claim:
     evidence: Measurement | Records
     judge: Callable[[Figures], Finding]
     exhibits: Callable[[Figures], Sequence[Exhibit]]
+    revision: str = ""
 
     @property
     def name(self) -> str:

@@ -46,8 +46,11 @@ def _compare_slopes(kind: str) -> list[dict[str, Any]]:
         direction = random.standard_normal(leaf.shape)
         direction /= np.linalg.norm(direction)
         moved = [[*leaves[:number], leaf + step * direction, *leaves[number + 1 :]] for step in (STEP, -STEP)]
-        ahead, behind = (float(loss(jax.tree.unflatten(structure, moved_leaves))) for moved_leaves in moved)
-        slopes = {"gradient": float((gradients[number] * direction).sum()), "difference": (ahead - behind) / (2 * STEP)}
+        losses = [float(loss(jax.tree.unflatten(structure, moved_leaves))) for moved_leaves in moved]
+        slopes = {
+            "gradient": float((gradients[number] * direction).sum()),
+            "difference": (losses[0] - losses[1]) / (2 * STEP),
+        }
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         rows.append({"kind": kind, "parameter": name, **slopes, "norm": float(np.linalg.norm(gradients[number]))})
     return rows

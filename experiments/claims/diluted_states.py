@@ -16,7 +16,7 @@ def measure() -> Figures:
     import jax.numpy as jnp
     import numpy as np
 
-    from experiments.claims.short_training import train_models, variables_of
+    from experiments.claims.short_training import select_model, train_models
     from transformer.layers.functional_module import Precision
     from transformer.models.registry import build, model_config
     from transformer.models.task_interface import InputSpec, TaskInterface
@@ -37,7 +37,7 @@ def measure() -> Figures:
     seeds = []
     trained = train_models(model, draw, steps=STEPS, learning_rate=5e-3, seeds=SEEDS)
     for index, seed in enumerate(SEEDS):
-        variables = variables_of(trained, index)
+        variables = select_model(trained, index)
         inputs, labels_BxT = draw(jax.random.key(1000 + seed), PROBE_TRAINING + PROBE_TEST)
         targets_BxN = np.asarray(labels_BxT)[:, LENGTH:]
         correct_BxN = np.asarray(predict(variables, inputs))[:, LENGTH:].argmax(-1) == targets_BxN
@@ -135,4 +135,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=15),
     judge=judge,
     exhibits=exhibits,
+    revision="The first rule asked for each symbol at 98% from its own state, and failed with 16 symbols (57% at "
+    "worst). It is a gap of 20 points now, with 12 symbols.",
 )

@@ -52,15 +52,15 @@ def measure() -> Figures:
 
     def estimate(key: jax.Array, baseline: jax.Array) -> jax.Array:
         def objective(q: jax.Array) -> jax.Array:
-            drawn = normalize(logits(q), None, Normalizer.HARD, key=key, train=True)
-            advantage = jax.lax.stop_gradient(jnp.vdot(drawn.values[0, 0, 0], rewards_K) - baseline)
-            assert drawn.log_prob is not None
-            return advantage * drawn.log_prob[0, 0, 0]
+            sample = normalize(logits(q), None, Normalizer.HARD, key=key, train=True)
+            advantage = jax.lax.stop_gradient(jnp.vdot(sample.values[0, 0, 0], rewards_K) - baseline)
+            assert sample.log_prob is not None
+            return advantage * sample.log_prob[0, 0, 0]
 
         return jax.grad(objective)(q_BxQxHxD)
 
     keys = jax.random.split(jax.random.key(SEED + 1), max(SAMPLES) * REPEATS)
-    errors = {}
+    errors: dict[str, list[float]] = {}
     for label, reference in (("without baseline", jnp.zeros(())), ("with baseline", baseline)):
         estimates = jax.jit(jax.vmap(lambda key, b=reference: estimate(key, b)))(keys)
         errors[label] = []

@@ -35,9 +35,10 @@ def render_page(judged_claims: Sequence[JudgedClaim], errata: Sequence[Erratum])
     body = f"""<header>
 <p class="eyebrow">Headwise</p>
 <h1>{TITLE}</h1>
-<p class="lead">Lectures on attention say many things. Here each of {len(judged_claims)} claims has an experiment, a
-rule that was fixed before the figures were seen, and a verdict. {len(errata)} errata say what the lectures have wrong.
-<code>python -m experiments.claims</code> judges the claims and writes this page.</p>
+<p class="lead">Lectures on attention say many things. Here {len(judged_claims)} claims have figures, a written rule
+that judges them, and a verdict; a claim says so if its rule or experiment was changed after a first run. {len(errata)}
+errata say what the lectures have wrong. <code>python -m experiments.claims</code> judges the claims and writes this
+page.</p>
 </header>
 {_filter(judged_claims)}
 <section class="panel intro"><h2>All claims</h2><ol class="index">{index}</ol></section>
@@ -108,6 +109,8 @@ def _links(words: str, entries: Iterable[tuple[str, str]]) -> str:
 def _claim(judged: JudgedClaim) -> str:
     claim, (style, mark) = judged.claim, STYLES[judged.finding.verdict]
     facts = {"Source": escape_html(claim.source), "Refuted if": escape_html(claim.refutation)}
+    if claim.revision:
+        facts["Changed after a first run"] = escape_html(claim.revision)
     if claim.lectures[1:]:
         facts["Also in"] = ", ".join(f'<a href="#{lecture}">{lecture}</a>' for lecture in claim.lectures[1:])
     facts |= _provenance(judged)

@@ -9,9 +9,9 @@ SIMILAR, FAR_LESS = 0.5, 1 / 3  # BLEU below the best other system, and the shar
 
 def _published_pair(figures: Figures, pair: str) -> tuple[str, float, float]:
     """The best single system before, the base model's BLEU less its own, and the share of its operations."""
-    others, base = single_systems(figures, pair), figures["published"]["transformer-base"][pair]
-    best = max(others, key=lambda name: others[name]["bleu"])
-    return best, base["bleu"] - others[best]["bleu"], base["flops"] / others[best]["flops"]
+    systems, base = single_systems(figures, pair), figures["published"]["transformer-base"][pair]
+    best = max(systems, key=lambda name: systems[name]["bleu"])
+    return best, base["bleu"] - systems[best]["bleu"], base["flops"] / systems[best]["flops"]
 
 
 def _own_shares(figures: Figures) -> dict[str, float | None]:
@@ -29,7 +29,7 @@ def judge(figures: Figures) -> Finding:
     pairs = {pair: _published_pair(figures, pair) for pair in PAIRS}
     similar = {pair: gain > -SIMILAR and share < FAR_LESS for pair, (_, gain, share) in pairs.items()}
     own = _own_shares(figures)
-    here = all(share is not None and share < FAR_LESS for share in own.values())
+    own_far_less = all(share is not None and share < FAR_LESS for share in own.values())
     texts = [
         f"{PAIRS[pair]}, the base model has {gain:+.1f} BLEU against {PUBLISHED[best]} for {share:.0%} of its "
         "operations"
@@ -45,7 +45,7 @@ def judge(figures: Figures) -> Finding:
         )
         + " (one seed)."
     )
-    if all(similar.values()) and here:
+    if all(similar.values()) and own_far_less:
         return Finding(Verdict.HOLDS, reason)
     return Finding(Verdict.CONDITIONAL if any(similar.values()) else Verdict.FAILS, reason)
 

@@ -55,11 +55,13 @@ def measure() -> Figures:
             mask = local_predictive(center, HALF_WIDTH)
             return jnp.sum(attend(q, k, v_BxKxHxD, spec=AttentionSpec(reweighting=reweighting), mask=mask)[0] ** 2)
 
-        of_q, of_k, of_center = jax.grad(loss, (0, 1, 2))(q_BxQxHxD, k_BxKxHxD, (weight_HxDxA, score_HxA))
-        center_norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in of_center))
+        query_gradient, key_gradient, center_gradients = jax.grad(loss, (0, 1, 2))(
+            q_BxQxHxD, k_BxKxHxD, (weight_HxDxA, score_HxA)
+        )
+        center_norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in center_gradients))
         return {
-            "query": float(jnp.linalg.norm(of_q)),
-            "keys": float(jnp.linalg.norm(of_k)),
+            "query": float(jnp.linalg.norm(query_gradient)),
+            "keys": float(jnp.linalg.norm(key_gradient)),
             "center": float(center_norm),
         }
 

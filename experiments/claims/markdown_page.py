@@ -16,8 +16,10 @@ FOLDER = "docs"
 MAX_CHART_ROWS = 12  # a chart over more values is on the other page alone
 _HEAD = """# Claims of lectures
 
-Five lectures on attention say many things. Each of {num_claims} claims has an experiment and a rule that was fixed
-before the figures were seen, and {num_errata} errata say what the lectures have wrong. This page is generated:
+Five lectures on attention say many things. Each of {num_claims} claims has figures and a written rule that judges
+them, and {num_errata} errata say what the lectures have wrong. A rule for a claim's own experiment was fixed before it
+ran; where the rule or the experiment was changed after a first run, the claim says so. A rule for other projects'
+records was written after them. This page is generated:
 
 ```
 python -m experiments.claims                        # judge all claims, measure what is not recorded
@@ -84,6 +86,7 @@ def _claim(judged: JudgedClaim) -> str:
         f"**{str(judged.finding.verdict).capitalize()}.** {_escape(judged.finding.reason)}\n",
         *(f"{table}" for exhibit in judged.exhibits if (table := _exhibit_table(exhibit))),
         f"Refuted if: {_escape(claim.refutation)}\n",
+        *([f"Changed after a first run: {_escape(claim.revision)}\n"] if claim.revision else []),
         _provenance(judged),
     ]
     return "\n".join(paragraphs)

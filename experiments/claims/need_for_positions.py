@@ -71,7 +71,7 @@ def judge(figures: Figures) -> Finding:
     means = {name: statistics.mean(values) for name, values in accuracies.items()}
     encoder, decoder = accuracies["encoder without positions"], accuracies["causal decoder without positions"]
     reason = (
-        "Told which of two words comes first, an encoder without positions is right in "
+        "Asked which of two words comes first, an encoder without positions is right in "
         f"{means['encoder without positions']:.3f} of the texts and with them in "
         f"{means['encoder with positions']:.3f}; a causal decoder is right in "
         f"{means['causal decoder without positions']:.3f} without them ({len(encoder)} seeds, {figures['steps']} "

@@ -14,7 +14,7 @@ def measure() -> Figures:
     import jax.numpy as jnp
     import numpy as np
 
-    from experiments.claims.short_training import train_models, variables_of
+    from experiments.claims.short_training import select_model, train_models
     from transformer.layers.functional_module import Precision
     from transformer.models.registry import build, model_config
     from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
@@ -44,7 +44,7 @@ def measure() -> Figures:
         predict = jax.jit(lambda variables, inputs, model=model: model.apply(variables, inputs, train=False)[0])
         trained = train_models(model, draw, steps=STEPS, learning_rate=3e-3, seeds=SEEDS)
         for index, seed in enumerate(SEEDS):
-            variables = variables_of(trained, index)
+            variables = select_model(trained, index)
             inputs, labels = draw(jax.random.key(1000 + seed), TEST)
             swap = jnp.arange(VOCABULARY).at[FIRST].set(SECOND).at[SECOND].set(FIRST)
             logits = np.asarray(predict(variables, inputs))
@@ -98,4 +98,5 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=20),
     judge=judge,
     exhibits=exhibits,
+    revision="Training takes 200 steps; after 100, one seed with positions had 94%, below the gate of 95%.",
 )

@@ -29,7 +29,7 @@ def measure() -> Figures:
                 for instruction in computation.instructions.values()
             )
             products = [
-                equation.outvars[0].aval.shape
+                getattr(equation.outvars[0].aval, "shape", None)
                 for equation in traced.jaxpr.eqns
                 if equation.primitive.name == "dot_general"
             ]

@@ -35,17 +35,17 @@ def judge(figures: Figures) -> Finding:
     """One network must serve trained and larger sizes; to hold alone, it must be as often exactly right on both."""
     by_order = {name: {row["points"]: row for row in rows} for name, rows in figures["rows"].items()}
     fixed = by_order.pop("fixed vocabulary")
-    one, other = by_order["left to right"], by_order["random order"]
+    sorted_points, random_points = by_order["left to right"], by_order["random order"]
     far = max(BEYOND)
     reason = (
-        f"Trained on 5 to 10 points, one network also answers {far}: its hulls have {one[far]['area']:.3f} of the "
-        f"true area with points from left to right and {other[far]['area']:.3f} in random order. Exactly right are "
-        f"{one[far]['accuracy']:.0%} and {other[far]['accuracy']:.0%} of {far} points, and {one[10]['accuracy']:.0%} "
-        f"and {other[10]['accuracy']:.0%} of 10, of which a fixed vocabulary has {fixed[10]['accuracy']:.0%} after "
-        "half the training (one seed)."
+        f"Trained on 5 to 10 points, one network also answers {far}: its hulls have {sorted_points[far]['area']:.3f} "
+        f"of the true area with points from left to right and {random_points[far]['area']:.3f} in random order. "
+        f"Exactly right are {sorted_points[far]['accuracy']:.0%} and {random_points[far]['accuracy']:.0%} of {far} "
+        f"points, and {sorted_points[10]['accuracy']:.0%} and {random_points[10]['accuracy']:.0%} of 10, of which a "
+        f"fixed vocabulary has {fixed[10]['accuracy']:.0%} after half the training (one seed)."
     )
     learned = all(
-        rows[size]["accuracy"] >= least for rows in by_order.values() for size, least in LEAST_ACCURACY.items()
+        rows[size]["accuracy"] >= bound for rows in by_order.values() for size, bound in LEAST_ACCURACY.items()
     )
     near = all(rows[size]["area"] >= LEAST_AREA for rows in by_order.values() for size in BEYOND)
     if not (learned and near):
@@ -65,8 +65,8 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
         x_label="points",
         y_label="accuracy",
         series={
-            name: Series([row["points"] for row in of_name], [row["accuracy"] for row in of_name])
-            for name, of_name in rows.items()
+            name: Series([row["points"] for row in name_rows], [row["accuracy"] for row in name_rows])
+            for name, name_rows in rows.items()
         },
     )
     table = Table(
@@ -74,8 +74,8 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
         columns=("outputs", "points", "accuracy", "area", "invalid"),
         rows=[
             (name, str(row["points"]), f"{row['accuracy']:.3f}", f"{row['area']:.4f}", f"{row['invalid']:.3f}")
-            for name, of_name in rows.items()
-            for row in of_name
+            for name, name_rows in rows.items()
+            for row in name_rows
         ],
     )
     return chart, table
@@ -101,4 +101,6 @@ CLAIM = Claim(
     ),
     judge=judge,
     exhibits=exhibits,
+    revision="The first thresholds, of which one on invalid answers failed by 0.3 points, gave way to the gates that "
+    "were set for this system.",
 )

@@ -41,12 +41,13 @@ def judge(figures: Figures) -> Finding:
     better = [row for row in rows if row["interval"][0] > 0]
     worse = [row for row in rows if row["interval"][1] < 0]
 
-    def name(some: Sequence[Any]) -> str:
-        return ", ".join(f"{row['model']} on {row['task']}" for row in some) or "none"
+    def join_names(pairs: Sequence[Any]) -> str:
+        return ", ".join(f"{row['model']} on {row['task']}" for row in pairs) or "none"
 
     reason = (
-        f"Of {len(rows)} pairs of a model and a task, pre-training helps in {len(better)} ({name(better)}), harms in "
-        f"{len(worse)} ({name(worse)}) and makes no difference that is seen in {len(rows) - len(better) - len(worse)}."
+        f"Of {len(rows)} pairs of a model and a task, pre-training helps in {len(better)} ({join_names(better)}), "
+        f"harms in {len(worse)} ({join_names(worse)}) and makes no difference that is seen in "
+        f"{len(rows) - len(better) - len(worse)}."
     )
     if len(better) > len(rows) / 2:
         return Finding(Verdict.HOLDS if not worse else Verdict.CONDITIONAL, reason)

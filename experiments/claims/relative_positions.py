@@ -33,7 +33,7 @@ def measure() -> Figures:
 
     keys = jax.random.split(jax.random.key(0), 5)
     x_TxD = jax.random.normal(keys[0], (LENGTH, WIDTH))
-    tables_PxD = [jax.random.normal(key, (2 * CLIP + 1, WIDTH)) for key in keys[1:3]]
+    keys_PxD, values_PxD = (jax.random.normal(key, (2 * CLIP + 1, WIDTH)) for key in keys[1:3])
     spec = AttentionSpec(position=AttentionPosition.SHAW)
 
     def attend_at(start: int, relative: bool) -> jax.Array:
@@ -44,11 +44,11 @@ def measure() -> Figures:
         x_BxNxHxD = x_NxD[None, :, None]
         position = jnp.arange(total)
         inside = (position >= start) & (position < start + LENGTH)
-        params = AttentionParameters(position=Shaw(*tables_PxD)) if relative else None
+        params = AttentionParameters(position=Shaw(keys_PxD, values_PxD)) if relative else None
         output, _ = attend(
             x_BxNxHxD,
             x_BxNxHxD,
-            x_NxD.at[:].set(0).at[start : start + LENGTH].set(x_TxD)[None, :, None],
+            jnp.zeros_like(x_NxD).at[start : start + LENGTH].set(x_TxD)[None, :, None],
             spec=spec if relative else AttentionSpec(),
             mask=Mask(allowed=inside[None, None, None, :]),
             params=params,
@@ -65,7 +65,7 @@ def measure() -> Figures:
 
     def attend_graph(x: jax.Array, edges: jax.Array) -> jax.Array:
         x_BxTxHxD = x[None, :, None]
-        params = AttentionParameters(position=Shaw(*tables_PxD, edge_types_BxQxK=edges[None]))
+        params = AttentionParameters(position=Shaw(keys_PxD, values_PxD, edge_types_BxQxK=edges[None]))
         return attend(x_BxTxHxD, x_BxTxHxD, x_BxTxHxD, spec=spec, params=params)[0][0, :, 0]
 
     renumbered = attend_graph(x_TxD[order_T], edges_TxT[order_T][:, order_T])
@@ -111,8 +111,10 @@ def measure() -> Figures:
 
 def split_accuracy(by_position: list[float]) -> tuple[float, float]:
     """Return the mean accuracy within the length of training and beyond it."""
-    within = TRAINED - DISTANCE
-    return sum(by_position[:within]) / within, sum(by_position[within:]) / (len(by_position) - within)
+    num_trained = TRAINED - DISTANCE
+    return sum(by_position[:num_trained]) / num_trained, sum(by_position[num_trained:]) / (
+        len(by_position) - num_trained
+    )
 
 
 def judge(figures: Figures) -> Finding:

@@ -17,15 +17,15 @@ def measure() -> Figures:
     rows: list[dict[str, Any]] = []
     maps: dict[str, list[list[float]]] = {}
     for seed, variables in zip(SEEDS, seeds, strict=True):
-        for order, found in mean_maps(model, variables, TEST).items():
+        for order, result in mean_maps(model, variables, TEST).items():
             links = ORDERS[order]
-            exact, near = (mass_near(found["map"], links, distance) for distance in (0, 1))
-            diagonal = mass_near(found["map"], ORDERS["same"], 1)
+            exact, near = (mass_near(result["map"], links, distance) for distance in (0, 1))
+            diagonal = mass_near(result["map"], ORDERS["same"], 1)
             rows.append(
-                {"seed": seed, "order": order, "accuracy": found["accuracy"], "exact": exact, "near": near}
+                {"seed": seed, "order": order, "accuracy": result["accuracy"], "exact": exact, "near": near}
                 | {"near_diagonal": diagonal}
             )
-            maps.setdefault(order, found["map"].round(4).tolist())
+            maps.setdefault(order, result["map"].round(4).tolist())
     # A map that knows of nothing has this much weight within one word of the right one.
     chance = sum(min(place + 1, LENGTH - 1) - max(place - 1, 0) + 1 for place in range(LENGTH)) / LENGTH**2
     return {"chance_near": chance, "rows": rows, "maps": maps}

@@ -58,7 +58,7 @@ def judge(figures: Figures) -> Finding:
     articles: Mapping[str, Sequence[float]] = figures["agreeing_articles"]
     maps = [[figures["word_maps"][size]] for size in WORD_MAP_SIZES]
     tasks: list[Sequence[Sequence[float]]] = [
-        [[-loss for loss in of_size] for of_size in losses],
+        [[-loss for loss in size_values] for size_values in losses],
         [articles[size] for size in ARTICLE_SIZES],
         maps,
     ]
@@ -89,9 +89,9 @@ def exhibits(figures: Figures) -> tuple[LineChart | Table, ...]:
         series={
             "decoder": Series(
                 figures["parameters"],
-                [statistics.mean(of_size) for of_size in losses],
-                low=[min(of_size) for of_size in losses],
-                high=[max(of_size) for of_size in losses],
+                [statistics.mean(size_values) for size_values in losses],
+                low=[min(size_values) for size_values in losses],
+                high=[max(size_values) for size_values in losses],
             )
         },
     )

@@ -15,10 +15,10 @@ def read(files: Sequence[Any]) -> Figures:
     (rows,) = files
     curves = {}
     for seed in sorted({row["seed"] for row in rows}):
-        of_seed = [row for row in rows if row["seed"] == seed and "induction" in row]
+        seed_rows = [row for row in rows if row["seed"] == seed and "induction" in row]
         curves[str(seed)] = {
-            "steps": [row["step"] for row in of_seed],
-            "weights": [max(row["induction"][1]) for row in of_seed],
+            "steps": [row["step"] for row in seed_rows],
+            "weights": [max(row["induction"][1]) for row in seed_rows],
         }
     return {"curves": curves}
 

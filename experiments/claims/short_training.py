@@ -54,6 +54,6 @@ def train_models(model: Model, draw: DrawBatch, *, steps: int, learning_rate: fl
     return variables
 
 
-def variables_of(variables: Variables, index: int) -> Variables:
+def select_model(variables: Variables, index: int) -> Variables:
     """Return the variables of one of several models that were trained together."""
     return jax.tree.map(lambda leaf: leaf[index], variables)

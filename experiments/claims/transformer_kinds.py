@@ -39,7 +39,7 @@ def measure() -> Figures:
     )
 
     def reach(
-        section: Mapping[str, Any], interface: TaskInterface, name: str, others: Mapping[str, Any]
+        section: Mapping[str, Any], interface: TaskInterface, name: str, other_inputs: Mapping[str, Any]
     ) -> list[list[int]]:
         model = build(model_config({**SIZES, **section}), interface, Precision())
         variables = model.init(jax.random.key(0))
@@ -47,7 +47,7 @@ def measure() -> Figures:
         def logits(inputs: Mapping[str, Any]) -> Any:
             return model.apply(variables, {key: jnp.asarray(value) for key, value in inputs.items()}, train=False)[0]
 
-        changed_JxIxV = logits({name: replaced_TxT, **others}) - logits({name: same_TxT, **others})
+        changed_JxIxV = logits({name: replaced_TxT, **other_inputs}) - logits({name: same_TxT, **other_inputs})
         return (np.abs(np.asarray(changed_JxIxV)).max(-1).T > 1e-6).astype(int).tolist()
 
     pair = {"family": "encoder_decoder", "encoder_layers": 2, "decoder_layers": 2}
@@ -65,7 +65,7 @@ def judge(figures: Figures) -> Finding:
     """It holds if an encoder sees both sides, a decoder the left alone, and an encoder-decoder one of each."""
     reach = figures["reach"]
     shares = {name: sum(map(sum, rows)) / LENGTH**2 for name, rows in reach.items()}
-    left = [[int(j <= i) for j in range(LENGTH)] for i in range(LENGTH)]
+    left_rows = [[int(j <= i) for j in range(LENGTH)] for i in range(LENGTH)]
     everything = [[1] * LENGTH for _ in range(LENGTH)]
     reason = (
         f"Of the pairs of an output and an input token, {shares['encoder']:.0%} are connected in an encoder and "
@@ -73,7 +73,7 @@ def judge(figures: Figures) -> Finding:
         f"{shares['encoder-decoder, source']:.0%} of its source and {shares['encoder-decoder, target']:.0%} of its "
         "target. So they can be trained on different problems."
     )
-    expected = [everything, left, everything, left]
+    expected = [everything, left_rows, everything, left_rows]
     return Finding(Verdict.HOLDS if [reach[name] for name in KINDS] == expected else Verdict.FAILS, reason)
 
 

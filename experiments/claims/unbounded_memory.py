@@ -36,9 +36,9 @@ def measure() -> Figures:
         model = build(model_config(section), interface, Precision())
 
         def draw(key: jax.Array, rows: int = ROWS) -> tuple[jax.Array, jax.Array]:
-            of_symbols, of_places = jax.random.split(key)
-            symbols_BxT = jax.random.randint(of_symbols, (rows, places), 0, SYMBOLS)
-            place_B = jax.random.randint(of_places, (rows,), 0, places)
+            symbol_key, place_key = jax.random.split(key)
+            symbols_BxT = jax.random.randint(symbol_key, (rows, places), 0, SYMBOLS)
+            place_B = jax.random.randint(place_key, (rows,), 0, places)
             answer_B = jnp.take_along_axis(symbols_BxT, place_B[:, None], axis=1)[:, 0]
             return jnp.concatenate([symbols_BxT, SYMBOLS + place_B[:, None]], axis=1), answer_B
 
@@ -127,4 +127,6 @@ CLAIM = Claim(
     evidence=Measurement(measure=measure, seconds=60),
     judge=judge,
     exhibits=exhibits,
+    revision="With 48 symbols neither model learned in 400 steps. There are 32 now, 600 steps, a lower learning "
+    "rate and a wider decoder; nothing was tuned for the LSTM.",
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gc
 import itertools
 import json
 import os
@@ -686,6 +687,17 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
     chosen = {"JAX_PLATFORMS": "tpu"}
     choose_platform(chosen, tmp_path / "nowhere")
     assert without_chosen_platform(chosen) == chosen == {"JAX_PLATFORMS": "tpu"}
+
+
+def test_a_command_looks_through_its_objects_less_often_than_python_would(config_file):
+    before, found = gc.get_threshold(), []
+    gc.set_threshold(2_000, *before[1:])
+    try:
+        words = [f"--config={config_file}", "--workdir=x"]
+        assert cli.run(COMMAND, lambda arguments: found.append(gc.get_threshold()), words) == 0
+    finally:
+        gc.set_threshold(*before)
+    assert found == [(50_000, *before[1:])]
 
 
 NO_ACCELERATOR = not has_device(ACCELERATORS)

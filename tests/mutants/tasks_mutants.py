@@ -10,6 +10,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/tasks/test_axis_labels.py",),
     ),
     Mutant(
+        "transformer/tasks/losses.py",
+        "2 * gradient.squared_log_normalizer",
+        "gradient.squared_log_normalizer",
+        ("tests/tasks/test_losses.py",),
+    ),
+    Mutant(
         "transformer/tasks/base_task.py",
         'return jnp.asarray(batch["index"]) >= 0',
         'return jnp.asarray(batch["index"]) > 0',

@@ -10,6 +10,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_optimizer.py",),
     ),
     Mutant(
+        "transformer/training/initial_state.py",
+        "jnp.concatenate([leaf[: leaf.shape[0] - value.shape[0]], value])",
+        "jnp.concatenate([value, leaf[: leaf.shape[0] - value.shape[0]]])",
+        ("tests/training/test_frozen_layers.py",),
+    ),
+    Mutant(
+        "transformer/training/parameter_sharding.py",
+        "num_bytes // parts",
+        "num_bytes",
+        ("tests/launch/test_compile.py",),
+    ),
+    Mutant(
         "transformer/training/optimizer.py",
         "{path: MuonDimensionNumbers(*sides) for",
         "{path: MuonDimensionNumbers(*sides[::-1]) for",
@@ -142,7 +154,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_loop.py",),
     ),
     Mutant(
-        "transformer/training/optimizer.py",
+        "transformer/training/learning_rate.py",
         "t, warmup = jnp.asarray(step, jnp.float32) + 1,",
         "t, warmup = jnp.asarray(step, jnp.float32),",
         ("tests/training/test_optimizer.py",),

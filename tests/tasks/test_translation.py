@@ -85,6 +85,16 @@ def test_totals_count_the_real_target_tokens(task: Translation) -> None:
     assert sum(counts) == sum(len(ids) for ids in encode_pairs(task.tokenizer, PAIRS).targets)
 
 
+def test_a_source_that_stands_in_several_pairs_is_encoded_once(task: Translation, monkeypatch: Any) -> None:
+    tokenizer, pairs = task.tokenizer, [*PAIRS, *reversed(PAIRS)]
+    expected = [[*tokenizer.encode([pair.source])[0], tokenizer.eos_id] for pair in pairs]
+    encode, batches = tokenizer.encode, []
+    monkeypatch.setattr(tokenizer, "encode", lambda texts: batches.append(list(texts)) or encode(texts))
+    found = encode_pairs(tokenizer, pairs)
+    assert sorted(batches[0]) == sorted({pair.source for pair in PAIRS})
+    assert [ids.tolist() for ids in found.sources] == expected
+
+
 def test_the_loss_is_the_mean_over_the_whole_updates_tokens(task: Translation, view: StateView) -> None:
     (objective,) = task.objectives
     batch, key = task.training_batches(seed=1)[0], jax.random.key(0)

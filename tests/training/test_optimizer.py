@@ -364,7 +364,10 @@ def test_a_schedule_of_ones_own_is_named_by_its_module() -> None:
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
-        ("cosin", r"schedule='cosin' is unknown: did you mean 'cosine'\? known: .*; or a dotted path .* a SCHEDULE$"),
+        (
+            "cosin",
+            r"schedule='cosin' is unknown: did you mean 'cosine'\? known: .*; or the dotted path .* lab\.mine$",
+        ),
         ("own_rates.absent", r"own_rates has no module own_rates\.absent: check its spelling$"),
         ("own_rates/count.py", r"schedule='own_rates/count\.py' names no module"),
         ("own_rates.number", r"exports no SCHEDULE; define SCHEDULE = a function \(step, steps, .*\) in it$"),

@@ -253,9 +253,9 @@ class LoadedModel:
         """
         check_single_text(text, "top_tokens")
         encoded, _ = self._encode_texts(text, target, language)
-        logits, _ = self._run(encoded)
-        if "logits" not in activation_occurrences(self._unedited()[0], encoded.inputs):
+        if self.preprocessor is None or "logits" not in activation_occurrences(self._unedited()[0], encoded.inputs):
             raise UserError(f"{self.name} has no logits of tokens: name a model that predicts tokens")
+        logits, _ = self._run(encoded)
         logits_V = logits[0, position, : self.preprocessor.vocab_size]
         probabilities, numbers = jax.lax.top_k(jax.nn.softmax(logits_V), k)
         texts = self.preprocessor.labels(numbers.tolist())

@@ -303,14 +303,19 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[SentencePair], frame: Sen
     Raises:
         UserError: If the tokenizer lacks a pad, begin or end token.
     """
-    sources = tokenizer.encode([pair.source for pair in pairs])
+    # With several target languages a source stands there once for each.
+    distinct_sources = list(dict.fromkeys(pair.source for pair in pairs))
+    ids_by_source = dict(zip(distinct_sources, tokenizer.encode(distinct_sources), strict=True))
     targets = tokenizer.encode_targets([pair.target for pair in pairs])
     pad_id, bos_id, eos_id = pad_begin_end_ids(tokenizer)
     tags = {language: tokenizer.language_tag_ids(language) for language in {pair.language for pair in pairs}}
     return EncodedPairs(
         [
-            np.array([*frame.source_start, *tags[pair.language], *ids, eos_id, *frame.source_end], np.int32)
-            for pair, ids in zip(pairs, sources, strict=True)
+            np.array(
+                [*frame.source_start, *tags[pair.language], *ids_by_source[pair.source], eos_id, *frame.source_end],
+                np.int32,
+            )
+            for pair in pairs
         ],
         [np.array([*frame.target_start, *ids, eos_id], np.int32) for ids in targets],
         pad_id=pad_id,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.attention_probes.configs import architecture_ablation as corpora
+from experiments.attention_probes.configs import single_probe
 from experiments.attention_probes.task import (
     TASK,
     AttentionProbes,
@@ -19,14 +20,17 @@ from experiments.attention_probes.task import (
     encode_user_texts,
     make_task_interface,
 )
+from tests.models.random_models import fresh_variables
 from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
+from transformer.interpret.load import LoadedModel
 from transformer.layers.functional_module import Precision
 from transformer.maps.head_roles import WholeRows, classify_heads
 from transformer.maps.role_rules import Role
 from transformer.models.registry import build as build_model
 from transformer.models.registry import model_config
 from transformer.tasks.task import InputTexts, PredictionRequest, StateView
+from transformer.training.config import resolve_config
 
 TOKENS = Axis("tokens")
 SITES = (
@@ -234,6 +238,14 @@ def test_texts_are_answered_at_their_marks_and_foreign_words_refused(task: Atten
     assert (reading.method, reading.inputs["lengths"].tolist()) == ("forward", [6])
     assert TASK.input_reader is not None
     assert TASK.input_reader.make_task_interface(task.config, None) == task.interface
+
+
+def test_the_tokens_of_a_model_without_a_tokenizer_are_not_named() -> None:
+    config = resolve_config(single_probe.get_config().to_dict())
+    model = build_model(config.model, make_task_interface(config.task), Precision())
+    loaded = LoadedModel(config, model, fresh_variables(model), None, {})
+    with pytest.raises(UserError, match="has no logits of tokens"):
+        loaded.top_tokens("the waitress passed the princess . then she")
 
 
 def test_what_only_the_whole_text_answers_is_asked_of_models_that_read_it() -> None:

@@ -110,6 +110,17 @@ def test_rerun_measures_again(checkout: Checkout) -> None:
     assert checkout.slow.calls == 0
 
 
+def test_a_wrong_record_turns_a_claim_to_what_does_not_hold(checkout: Checkout) -> None:
+    checkout.call()
+    file = checkout.folder / "results" / "quick_one.json"
+    file.write_text(file.read_text().replace('"count": 1', '"count": 0'))
+    (checkout.folder / "words" / "counts.jsonl").write_text('{"count": 0}\n')
+    _, lines, _ = checkout.call("--lecture=S3")
+    assert lines == [f"C-0{number}  Title {number}: does not hold here. It was measured 0 times." for number in (1, 7)]
+    assert "| does not hold here | 2 |" in (checkout.folder / "claims.md").read_text()
+    assert checkout.quick.calls == 1
+
+
 def test_only_takes_several_in_their_order(checkout: Checkout) -> None:
     _, lines, error = checkout.call("--only=C-07,C-01")
     assert [line[:4] for line in lines] == ["C-07", "C-01"]

@@ -70,9 +70,9 @@ def test_paths_have_the_lengths_of_the_table() -> None:
     assert {row["length"]: tuple(row[name] for name in names) for row in rows} == expected
     assert {row["recurrent_layers"] for row in rows} == {1}
     depths = {8: (4, 2, 2, 2), 16: (8, 3, 3, 2), 32: (16, 6, 4, 2), 64: (32, 11, 4, 3)}
-    names = ("plain_3", "plain_7", "dilated_3", "dilated_7")
+    depth_names = ("plain_3", "plain_7", "dilated_3", "dilated_7")
     rows = figures_of("convolution_depth")["rows"]
-    assert {row["length"]: tuple(row[name] for name in names) for row in rows} == depths
+    assert {row["length"]: tuple(row[name] for name in depth_names) for row in rows} == depths
 
 
 def test_the_whole_map_is_in_memory_or_is_not() -> None:
@@ -143,7 +143,7 @@ def test_models_of_several_seeds_learn_from_the_rows_that_count() -> None:
         apply=lambda variables, inputs, **_: (inputs["x"] @ variables.params["weights"], None),
     )
     trained = short_training.train_models(model, draw, steps=60, learning_rate=0.1, seeds=(1, 2))
-    first, second = (np.asarray(short_training.variables_of(trained, index).params["weights"]) for index in range(2))
+    first, second = (np.asarray(short_training.select_model(trained, index).params["weights"]) for index in range(2))
     assert not np.allclose(first, second)
     for weights in (first, second):
         margin = weights[:, 1] - weights[:, 0]
