@@ -47,22 +47,23 @@ generates the page from `transformer/attention/backends.py`, which makes the sam
 
 ## Names of other libraries
 
-`config.model.backend` takes only our names. Any other is an error that lists them, and says of these which one is meant:
+`config.model.backend` takes only our names. Any other is an error that lists them. Of these it says which one is meant:
 
 | elsewhere | here |
 | --- | --- |
-| `flash`, `flash_attention_2`, every name with `flash` | cudnn on NVIDIA GPUs, splash on TPUs; `auto` chooses them there |
-| `sdpa`, `xformers`, `memory_efficient`, `mem_efficient`, `triton`, `pallas` | `auto`: cudnn or splash where they are exact |
+| `flash`, and every name with `flash` | cudnn on NVIDIA GPUs, splash on TPUs; `auto` chooses them |
+| `sdpa`, `xformers`, `triton`, `pallas` | `auto`: cudnn or splash where they are exact |
+| `memory_efficient`, `mem_efficient` | the same |
 | `eager`, `math`, `naive`, `reference`, `dense` | einsum |
 
 [From FlexAttention, flash-attention and SDPA](attention_from_peers.md) has the calls.
 
 ## Read the tables
 
-A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
-this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
-the list below the table has them. `+` joins masks and other options that are used together. `bias` means an array added to the logits.
-`dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
+A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto`
+prefers the backends in the order of this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
+the list below the table has them. `+` joins masks and other options that are used together. `bias` means an array
+added to the logits. `dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
 `logit_modification`, and `logit_modification` means any other function there. If a backend supports each of several
 masks, it supports them together. There is one exception: cudnn supports `window` only together with `causal`.
 Combinations in no row of any table have no meaning and raise an error.
