@@ -61,12 +61,12 @@ generates the page from `transformer/attention/backends.py`, which makes the sam
 ## Read the tables
 
 A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto`
-prefers the backends in the order of this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
-the list below the table has them. `+` joins masks and other options that are used together. `bias` means an array
-added to the logits. `dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
-`logit_modification`, and `logit_modification` means any other function there. If a backend supports each of several
-masks, it supports them together. There is one exception: cudnn supports `window` only together with `causal`.
-Combinations in no row of any table have no meaning and raise an error.
+prefers the backends in the order of this page. Each table row covers every combination of the values in its cells. The
+last cell has the supported masks, or the list below the table has them. `+` joins masks and other options that are used
+together. `bias` means an array added to the logits. `dropout` means dropout of the weights, and matters in training
+only. `softcap` means `Softcap` as the spec's `logit_modification`, and `logit_modification` means any other function
+there. If a backend supports each of several masks, it supports them together. There is one exception: cudnn supports
+`window` only together with `causal`. Combinations in no row of any table have no meaning and raise an error.
 
 On cudnn, `segments` need as many keys as queries and a GPU of compute capability 9.0 (Hopper) or later, and can't be
 computed under `jax.vmap`. In vmapped training, `auto` chooses another backend for them. The kernel is compiled for one
