@@ -47,25 +47,26 @@ generates the page from `transformer/attention/backends.py`, which makes the sam
 
 ## Names of other libraries
 
-`config.model.backend` takes only our names. Any other is an error that lists them, and says of these which one is meant:
+`config.model.backend` takes only our names. Any other is an error that lists them. Of these it says which one is meant:
 
 | elsewhere | here |
 | --- | --- |
-| `flash`, `flash_attention_2`, every name with `flash` | cudnn on NVIDIA GPUs, splash on TPUs; `auto` chooses them there |
-| `sdpa`, `xformers`, `memory_efficient`, `mem_efficient`, `triton`, `pallas` | `auto`: cudnn or splash where they are exact |
+| `flash`, and every name with `flash` | cudnn on NVIDIA GPUs, splash on TPUs; `auto` chooses them |
+| `sdpa`, `xformers`, `triton`, `pallas` | `auto`: cudnn or splash where they are exact |
+| `memory_efficient`, `mem_efficient` | the same |
 | `eager`, `math`, `naive`, `reference`, `dense` | einsum |
 
 [From FlexAttention, flash-attention and SDPA](attention_from_peers.md) has the calls.
 
 ## Read the tables
 
-A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto` prefers the backends in the order of
-this page. Each table row covers every combination of the values in its cells. The last cell has the supported masks, or
-the list below the table has them. `+` joins masks and other options that are used together. `bias` means an array added to the logits.
-`dropout` means dropout of the weights, and matters in training only. `softcap` means `Softcap` as the spec's
-`logit_modification`, and `logit_modification` means any other function there. If a backend supports each of several
-masks, it supports them together. There is one exception: cudnn supports `window` only together with `causal`.
-Combinations in no row of any table have no meaning and raise an error.
+A request is what a call of attention asks for: a score, a normalizer, a re-weighting, positions and a mask. `auto`
+prefers the backends in the order of this page. Each table row covers every combination of the values in its cells. The
+last cell has the supported masks, or the list below the table has them. `+` joins masks and other options that are used
+together. `bias` means an array added to the logits. `dropout` means dropout of the weights, and matters in training
+only. `softcap` means `Softcap` as the spec's `logit_modification`, and `logit_modification` means any other function
+there. If a backend supports each of several masks, it supports them together. There is one exception: cudnn supports
+`window` only together with `causal`. Combinations in no row of any table have no meaning and raise an error.
 
 On cudnn, `segments` need as many keys as queries and a GPU of compute capability 9.0 (Hopper) or later, and can't be
 computed under `jax.vmap`. In vmapped training, `auto` chooses another backend for them. The kernel is compiled for one
@@ -74,7 +75,7 @@ aren't contiguous, are computed in blocks.
 
 Every backend agrees with a NumPy float64 reference on the requests that it supports, and has gradients with respect to
 q, k, v, the bias and all parameters. Maps and head statistics can be captured from all of them. "cached decoding" is
-the fact `query_offset`.
+attention with a `query_offset`.
 
 On other devices than TPUs, splash runs in JAX's interpreter: its results are correct, but it is slow, for tests only.
 float64 needs JAX's 64-bit mode. On CPUs, xla doesn't support float16, because JAX doesn't compile it there.
@@ -84,7 +85,8 @@ CHOICE = """## What `auto` chooses
 
 `auto` chooses the first backend that supports the request, with two exceptions:
 
-- splash is chosen only on TPUs, and not for a program on several devices without a placement.
+- splash is chosen only on TPUs, and not for a program on several devices without a
+  [placement](attention_capture.md#attention-on-a-mesh), which says how arrays lie on the mesh of devices.
 - If blockwise supports the request too, einsum is chosen only up to {dense:,} logits
   (batch x heads x queries x keys). Under a placement, sizes are per device.
 

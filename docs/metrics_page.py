@@ -15,7 +15,21 @@ _HEAD = """# Metrics
 The file `metrics.jsonl` of a run has one line for each report: the step, the split, and the metrics by name. The split
 is `train` for means over training batches, or the split that an evaluation measures. The [report](reports.md) draws
 the metrics over the steps, and says below the curves what they mean. The console shortens some names: `lr` is
-`learning_rate`, `grad` is `gradient_norm`, `exact` is `exact_match`.
+`learning_rate`, `grad` is `gradient_norm`, `exact` is `exact_match`. Flags and pages write `split/name`:
+`validation/loss` is the metric `loss` of an evaluation of the split `validation`.
+
+What a training step minimizes is `loss` plus the auxiliary losses of the model, such as those of experts or z-loss,
+each times its weight. These are logged on their own and aren't part of `loss`. The `loss` of an evaluation is the same
+mean over its whole split, without dropout and without label smoothing. Only in translation it has the label smoothing
+of training: there `cross_entropy` is the one without. The mean is over these:
+
+| `config.task.name` | `loss` is a mean over |
+| --- | --- |
+| `translation`, `language_modeling`, `segment_lm`, `permutation_lm` | predicted tokens |
+| `masked_lm` | masked tokens; with next sentences, plus a mean over pairs of texts |
+| `classification`, `fine_tuning`, `image_classification` | examples |
+| `token_classification` | words |
+| `question_answering` | questions with their windows of text |
 
 A word in capitals stands for what differs: `N` for a number, `SITE` for an attention module. Logarithms are natural, so
 losses are in nats: divide by ln 2 = 0.693 for bits. A metric without a unit is a plain number. A share is from 0 to 1.

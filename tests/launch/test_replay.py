@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformer.runs.run_directory import RunDirectory
 from transformer.training import branch, build, driver, partitioning
 from transformer.training.config import resolve_config
 from transformer.training.replay import Replay, open_replay
+from transformer.training.update_guard import TrainingDiverged
 
 CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "parent", "seed": 3}
 TRUST = f"--trust={CONFIG['task']['dataset']}"
@@ -150,6 +152,20 @@ def test_a_value_of_the_optimizer_and_the_seed_are_those_of_the_branch(run: Path
         assert np.array_equal(jax.random.key_data(state.key), jax.random.key_data(jax.random.key(4)))
         batch = opened.batch_of_step(5)["tokens"]
         assert np.array_equal(batch, opened.components.task.training_batches(4)[4]["tokens"])
+
+
+def test_the_command_of_a_run_that_diverges_replays_a_step_that_was_not_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    optimizer = {**CONFIG["optimizer"], "learning_rate": 1e38}
+    config = {**CONFIG, "optimizer": optimizer, "update_guard": {"max_consecutive_skips": 1}}
+    with pytest.raises(TrainingDiverged) as diverged:
+        driver.train(resolve_config(config), tmp_path / "run")
+    words = shlex.split(str(diverged.value).rpartition("is named by: ")[2])
+    assert words[1:3] == ["-m", "launch.replay"]
+    assert f"--step={diverged.value.first}" in words
+    assert cli.run(replay.COMMAND, replay.main, [*words[3:], f"--output={tmp_path / 'step'}"]) == 0
+    assert f"step {diverged.value.first} of " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

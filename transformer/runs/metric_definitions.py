@@ -26,7 +26,7 @@ class MetricDefinition(NamedTuple):
 
 STEP_METRICS = (
     MetricDefinition(
-        "loss", "nats", "What is minimized, without auxiliary losses: a mean over tokens, examples or pairs"
+        "loss", "nats", "The task's loss, a mean over tokens, examples or pairs; auxiliary losses are logged apart"
     ),
     MetricDefinition("learning_rate", "", "The rate that the schedule gives"),
     MetricDefinition("gradient_norm", "", "Euclidean norm of the gradient of all trained parameters, before clipping"),
@@ -40,7 +40,11 @@ STEP_METRICS = (
     MetricDefinition("OBJECTIVE/learning_rate", "", "`learning_rate` of one of several objectives"),
     MetricDefinition("OBJECTIVE/gradient_norm", "", "`gradient_norm` of one of several objectives"),
     MetricDefinition("OBJECTIVE/update_norm", "", "`update_norm` of one of several objectives"),
-    MetricDefinition("auxiliary/NAME", "", "An auxiliary loss of the model before it is weighted and added to `loss`"),
+    MetricDefinition(
+        "auxiliary/NAME",
+        "",
+        "An auxiliary loss of the model, before its weight; it is minimized, too, and not part of `loss`",
+    ),
     MetricDefinition("auxiliary/z_loss", "", "Mean of log(Z)^2, Z being the softmax's denominator, before its weight"),
     MetricDefinition(
         "auxiliary/SITE/importance",

@@ -42,7 +42,12 @@ from transformer.training.loop import Reporter, train_loop
 from transformer.training.metric_accumulator import MetricAccumulator, depends_on_speed
 from transformer.training.partitioning import shard_batch, shard_host_batches
 from transformer.training.restore import restore_state
-from transformer.training.rollback import describe_no_longer_skipped, skipped_batches, training_batches
+from transformer.training.rollback import (
+    describe_no_longer_skipped,
+    kept_batch_steps,
+    skipped_batches,
+    training_batches,
+)
 from transformer.training.run_loading import open_run
 from transformer.training.run_setup import TrainingRun, compile_run_probe
 from transformer.training.state import TrainState
@@ -124,7 +129,8 @@ class Replay:
         self._step: Any = None
         self.steps = run.checkpoints.steps() if run.directory.checkpoints_dir.is_dir() else []
         reached = last_step(read_records(self.directory.metrics_file))
-        self.last_step = max([reached, *self.steps])
+        # A run that diverges ends at a step that it has seldom logged.
+        self.last_step = max([reached, *self.steps, *kept_batch_steps(self.directory)])
 
     @property
     def first_step(self) -> int:
@@ -203,7 +209,7 @@ class Replay:
         keeper = _StateKeeper(
             config, (), _evaluate_nothing, _map_nothing, writer or MultiWriter(), self._monitor, keep, states
         )
-        accumulator = MetricAccumulator(check=self._group.check)
+        accumulator = MetricAccumulator()  # without the check that ends a run: a replay goes where its run went
         accumulator.restore_window(**start.window)
         state = train_loop(
             start.state,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ from transformer.training.finite_checks import find_non_finite
 from transformer.training.run_setup import TrainingRun
 from transformer.training.state import TrainState
 from transformer.training.update_guard import TrainingDiverged
+
+_KEPT_BATCH = re.compile(r"batch-of-step-(\d+)\.npz")
 
 
 class RollbackRequest(NamedTuple):
@@ -273,6 +276,12 @@ def _save_batch(run: TrainingRun, step: int, batch: Any) -> str:
     np.savez(content, **arrays)
     storage_of(path).replace(path, content.getvalue())
     return path.name
+
+
+def kept_batch_steps(directory: RunDirectory) -> list[int]:
+    """Return the steps whose batches a run kept because their updates were skipped, which it may not have logged."""
+    names = [_KEPT_BATCH.fullmatch(path.name) for path in directory.path.iterdir()]
+    return [int(name[1]) for name in names if name]
 
 
 def check_parameters_finite(state: TrainState, run: TrainingRun, latest: int | None) -> None:
