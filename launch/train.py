@@ -192,8 +192,9 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
     data_dir = [] if arguments.data_dir is None else [f"--config.{DATA_DIR_KEY}={arguments.data_dir}"]
     config_flags = [f"--config={arguments.config_file}", *arguments.config_overrides, *data_dir]
     compile_command = shlex.join([*shell_command("compile"), *config_flags])
+    data_lines = "".join(f"{line}\n" for line in components.task.data_summary)
     return (
-        f"{experiment.run.name}: config, data and {workdir} are right, and the state of "
+        f"{data_lines}{experiment.run.name}: config, data and {workdir} are right, and the state of "
         f"{count_parameters(components.abstract_state.variables.params):,} parameters {fits}; nothing was started."
         + (f" Whether the step fits too: {compile_command}" if arguments.config_file else "")
         + f"\nThe model {describe_export(experiment, components.task)}."

@@ -26,6 +26,8 @@ from transformer.config import (
     VocabSize,
 )
 from transformer.data.batches import BatchSource, GeneratedBatches
+from transformer.data.datasets.local_files import join_notes
+from transformer.data.datasets.translation import describe_pair_headers
 from transformer.data.tokenizers.load import load_tokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer, has_tokenizer
 from transformer.data.tokenizers.train_tokenizer import train_bpe
@@ -175,11 +177,12 @@ class TextRetrieval(BaseTask):
 
     @property
     def data_summary(self) -> tuple[str, ...]:
-        """A line on the numbers of pairs."""
+        """A line on the numbers of pairs, a table without a header, and pairs that are left out."""
         sizes = {name: len(split) for name, split in self.splits.items()}
         left_out = sum(split.left_out for split in self.splits.values())
-        how = f"{left_out:,} of more than {self.config.max_tokens} tokens left out" if left_out else ""
-        return (describe_splits(self.config.dataset, sizes, "pairs", how),)
+        long = f"{left_out:,} of more than {self.config.max_tokens} tokens left out" if left_out else ""
+        headers = describe_pair_headers(self.config.dataset, self.config.data_dir, self.config.languages)
+        return (describe_splits(self.config.dataset, sizes, "pairs", join_notes((headers, long))),)
 
     def training_batches(self, seed: int) -> BatchSource:
         """Return an endless source of batches of different groups of pairs."""

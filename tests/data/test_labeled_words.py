@@ -110,7 +110,7 @@ def test_files_are_refused_in_one_line(tmp_path: Path) -> None:
         opened("empty")
     assert labels_of_words("good.conll", str(tmp_path), NOTHING_HELD_OUT) == tuple(sorted(CLASSES))
     with pytest.raises(
-        UserError, match=r"has the label 'B-MISC', which is none of config\.task\.classes: .* are B-MISC, "
+        UserError, match=r"has the label 'B-MISC', which is none of config\.task\.classes \(.* are B-MISC, "
     ):
         opened("good", CLASSES[:4])
     with pytest.raises(UserError, match=r"'grammar/entity' is unknown: did you mean 'grammar/entities'"):

@@ -1,6 +1,7 @@
 """`launch.train --check`: all that can be wrong before the first step is told, and nothing is left behind."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_right_run_is_said_to_be_right_and_leaves_nothing(tmp_path, config, capsys):
     workdir = tmp_path / "runs" / "new"
     assert check(config, f"--workdir={workdir}") == 0
-    line, export = capsys.readouterr().out.splitlines()
+    data, line, export = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"data .*LICENSE: [\d,]+ train, [\d,]+ validation, [\d,]+ test tokens; .*", data)
     assert export.startswith("The model cannot be exported: Hugging Face has no such model; the nearest is ")
     assert f"config, data and {workdir} are right" in line
     assert "nothing was started" in line
@@ -90,6 +92,29 @@ def test_missing_data_are_told(tmp_path, capsys):
     assert check(*words, "--config.task.dataset=nowhere.txt") == 2
     assert "nowhere.txt" in capsys.readouterr().err
     assert not workdir.exists()
+
+
+LABELS = """from ml_collections import ConfigDict
+
+def get_config():
+    task = {"name": "classification", "dataset": "x.csv", "tokenizer": "bytes"}
+    model = {"family": "recurrent_classifier"}
+    return ConfigDict({"name": "labels", "steps": 1, "task": task, "model": model, "optimizer": {"learning_rate": 0.1}})
+"""
+
+
+def test_the_data_are_described_and_a_header_with_other_names_is_refused(tmp_path, capsys):
+    (tmp_path / "config.py").write_text(LABELS)
+    words = (f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'new'}", f"--data_dir={tmp_path}")
+    rows = "".join(f"film {number},{('bad', 'good')[number % 2]}\n" for number in range(100))
+    (tmp_path / "x.csv").write_text("review,sentiment\n" + rows)
+    assert check(*words) == 2
+    assert 'x.csv: its first line, "review" -> "sentiment", names no columns' in capsys.readouterr().err
+    (tmp_path / "x.csv").write_text("text,label\n" + rows)
+    assert check(*words) == 0
+    data = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(r"data x.csv: \d+ train, \d+ validation, \d+ test texts; .*; classes bad, good", data)
+    assert "no header" not in data
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path, config, capsys):

@@ -46,7 +46,8 @@ SAID = {
     "90, 5 and 5% of them",
     "x.tsv": "data x.tsv: 86 train, 3 validation, 11 test texts; "
     "train, validation, test cut by the SHA-256 of each example's text (in NFC, with single spaces, case kept), "
-    "90, 5 and 5% of them; classes a, b",
+    '90, 5 and 5% of them; x.tsv has no header: columns 1 and 2 are text and label, the first row is "fox 000" -> "a"; '
+    "classes a, b",
     "x.jsonl": "data x.jsonl: 720 train, 40 validation, 40 test tokens; "
     "train, validation, test cut by position, 90, 5 and 5% of the characters",
     "books/one.txt": "data books: 1,001 train, 65 validation, 39 test tokens; "
@@ -97,6 +98,17 @@ def test_labels_of_files_are_the_classes_of_a_config_that_names_none(files: Path
         task_config({**values, "dataset": "gone.tsv"})
 
 
+def test_a_task_says_that_a_table_of_pairs_has_no_header(files: Path) -> None:
+    table = "".join(f"fox {number}\tFuchs {number}\n" for number in range(200))
+    (files / "y.tsv").write_text("English\tGerman\n" + table)
+    values = {**TASKS["x.en"], "dataset": "y.tsv", "data_dir": str(files)}
+    said = build_task(task_config(values), files / "run").data_summary[0]
+    expected = 'y.tsv has no header: columns 1 and 2 are source and target, the first row is "English" -> "German"'
+    assert said.endswith(f"; {expected}")
+    values["languages"] = ("English", "German")
+    assert "no header" not in build_task(task_config(values), files / "run").data_summary[0]
+
+
 @pytest.mark.parametrize("name", ["classification", "fine_tuning"])
 def test_a_folder_with_a_folder_for_each_label_is_a_labeled_data_set(name: str, files: Path) -> None:
     table = [line.split("\t") for line in (files / "x.tsv").read_text().splitlines()]
@@ -105,6 +117,7 @@ def test_a_folder_with_a_folder_for_each_label_is_a_labeled_data_set(name: str, 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number}.txt").write_text(f"{text}\n")
     (files / "labeled" / "README.md").write_text("about it")
+    (files / "x.tsv").write_text("text\tlabel\n" + (files / "x.tsv").read_text())
     values = {"name": name, "tokenizer": "bytes", "data_dir": str(files), "dataset": "labeled"}
     config = task_config(values)
     assert config.classes == ("a", "b")

@@ -10,7 +10,12 @@ from jaxtyping import Array, Float
 
 from transformer.data.datasets.fine_tuning import ExampleShape
 from transformer.data.datasets.glue import glue_metric
-from transformer.data.datasets.text_classification import class_names, labels_of_texts, open_labeled_texts
+from transformer.data.datasets.text_classification import (
+    TEXT_COLUMNS,
+    class_names,
+    labels_of_texts,
+    open_labeled_texts,
+)
 from transformer.data.fine_tuning_sequence_layouts import SequenceLayout
 from transformer.data.labeled_text_batches import LabeledExample, LabeledText
 from transformer.models.task_interface import TEXT_CLASSIFICATION, Signature
@@ -51,6 +56,11 @@ class ClassificationConfig(LabeledTextConfig):
     def signature(self) -> Signature:
         """What the task requires of a model."""
         return TEXT_CLASSIFICATION
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The text and its label."""
+        return TEXT_COLUMNS
 
     def read_classes(self) -> tuple[str, ...]:
         """Return the labels of files of the user's own."""

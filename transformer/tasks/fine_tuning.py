@@ -15,6 +15,7 @@ from transformer.data.datasets.fine_tuning import (
     ExampleShape,
     FineTuningProblem,
     example_shape,
+    file_columns,
     labels_of_examples,
     open_examples,
 )
@@ -97,6 +98,11 @@ class FineTuningConfig(FormattedTextConfig):
         if self.auxiliary:
             return TEXT_CLASSIFICATION_WITH_LANGUAGE_MODELING
         return TEXT_CLASSIFICATION_WITH_TYPES if self.has_token_types else TEXT_CLASSIFICATION
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The texts and the label of the problem."""
+        return file_columns(self.problem, self.classes)
 
     def read_classes(self) -> tuple[str, ...]:
         """Return the labels of files of the user's own, where labels are classes."""

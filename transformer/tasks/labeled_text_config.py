@@ -100,6 +100,11 @@ class LabeledTextConfig(TextDatasetConfig, abc.ABC):
         return has_own_labels(self.dataset, self.data_dir)
 
     @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The columns of a .tsv or .csv of the user's own; () for data that are no tables."""
+        return ()
+
+    @property
     def max_text_length(self) -> int:
         """The largest length of a text in tokens, special tokens included."""
         return max(self.bucket_lengths)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from transformer.attention.sites import Site
 from transformer.data.batches import BatchSource, OneEpoch, fingerprint
-from transformer.data.datasets.local_files import BY_CONTENT, join_notes
+from transformer.data.datasets.local_files import BY_CONTENT, describe_missing_headers, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap, normalize_text
 from transformer.data.labeled_text_batches import LabeledTextBatches, WithTextsAndLabel
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -285,16 +285,19 @@ class LabeledTextTask(BaseTask):
 
     @property
     def data_summary(self) -> tuple[str, ...]:
-        """The sizes of the splits, how files were split, overlap between splits, and how many examples are cut."""
+        """The sizes of the splits, how files were split, missing headers, overlap, and how many examples are cut."""
         sizes = {name: len(split.examples) for name, split in self.splits.items()}
         how = self.config.held_out.describe(BY_CONTENT) if self.config.reads_own_files else ""
         texts = {
             name: [self.head.identity(list(map(normalize_text, example.texts))) for example in split.examples]
             for name, split in self.splits.items()
         }
+        columns = self.config.file_columns if self.config.reads_own_files else ()
+        files = (self.config.dataset, *self.config.held_out.by_split.values())
+        headers = describe_missing_headers(files, columns, self.config.data_dir) if columns else ""
         classes = self.config.shape.classes if self.config.reads_own_files else ()
         named = f"classes {', '.join(classes[:_CLASSES_SHOWN])}" + ", ..." * (len(classes) > _CLASSES_SHOWN)
-        how = join_notes((how, named if classes else "", describe_overlap(texts, self.head.counted)))
+        how = join_notes((how, headers, named if classes else "", describe_overlap(texts, self.head.counted)))
         summary = describe_splits(self.config.dataset, sizes, self.head.counted, how)
         num_truncated = sum(split.num_truncated for split in self.splits.values())
         truncation = (

@@ -12,9 +12,9 @@ from jaxtyping import Array, Key
 from transformer.attention.sites import Site
 from transformer.config import UserError, convert_value
 from transformer.data.batches import BatchSource, BucketedPairBatches, fingerprint
-from transformer.data.datasets.local_files import BY_CONTENT
+from transformer.data.datasets.local_files import BY_CONTENT, join_notes
 from transformer.data.datasets.split_overlap import describe_overlap
-from transformer.data.datasets.translation import SentencePair, is_pair_files
+from transformer.data.datasets.translation import SentencePair, describe_pair_headers, is_pair_files
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.sampling import Sampling
@@ -151,15 +151,17 @@ class Translation(TokenSequenceTask):
 
     @property
     def data_summary(self) -> tuple[str, ...]:
-        """How many pairs each split has, and how many of them are too long for any batch."""
+        """How many pairs each split has, which files lack a header, and how many pairs are too long for any batch."""
         longest = max(self.config.bucket_lengths)
         sizes = {name: len(split.pairs) for name, split in self._splits.items()}
-        how = self.config.held_out.describe(BY_CONTENT) if is_pair_files(self.config.dataset) else ""
+        name, held_out = self.config.dataset, self.config.held_out
+        cut = held_out.describe(BY_CONTENT) if is_pair_files(name) else ""
+        headers = describe_pair_headers(name, self.config.data_dir, self.config.languages, held_out)
         long = {
-            name: sizes[name] - len(split.encoded.indices_within_length(longest))
-            for name, split in self._splits.items()
+            split_name: sizes[split_name] - len(split.encoded.indices_within_length(longest))
+            for split_name, split in self._splits.items()
         }
-        lines = [describe_splits(self.config.dataset, sizes, "pairs", how)]
+        lines = [describe_splits(name, sizes, "pairs", join_notes((cut, headers)))]
         if any(long.values()):
             counts = ", ".join(f"{count:,} {name}" for name, count in long.items() if count)
             lines.append(

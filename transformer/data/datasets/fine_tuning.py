@@ -7,7 +7,14 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
-from transformer.data.datasets.class_labels import check_classes, classes_of_labels, number_labels, refuse_classes
+from transformer.data.datasets.class_labels import (
+    FileLabels,
+    advise_header,
+    check_classes,
+    classes_of_files,
+    number_labels,
+    refuse_classes,
+)
 from transformer.data.datasets.glue import GLUE_DATASETS
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
@@ -20,6 +27,7 @@ from transformer.data.datasets.local_files import (
 from transformer.data.datasets.split_overlap import normalize_text
 from transformer.data.datasets.synthetic_fine_tuning import PROBLEMS, find_problem, generate_grammar_examples
 from transformer.data.datasets.text_classification import (
+    TEXT_COLUMNS,
     class_names,
     has_own_labels,
     is_built_in,
@@ -52,6 +60,7 @@ class FineTuningProblem(enum.Enum):
 
 
 _COLUMNS = {
+    FineTuningProblem.CLASSIFICATION: TEXT_COLUMNS[:-1],
     FineTuningProblem.REGRESSION: ("text",),
     FineTuningProblem.ENTAILMENT: ("premise", "hypothesis"),
     FineTuningProblem.SIMILARITY: ("first", "second"),
@@ -178,11 +187,11 @@ def open_examples(
         )
     shape = example_shape(name, classes, problem)
     if is_table_file(name):
-        columns = (*_COLUMNS[problem], *(classes if shape.layout is SequenceLayout.CHOICE else ()), "label")
+        columns = file_columns(problem, classes)
 
         def read(path: pathlib.Path) -> list[LabeledExample]:
             rows = read_fields(path, columns)
-            labels = _convert_labels([row[-1].strip() for row in rows], classes, path)
+            labels = _convert_labels(_file_labels(path, rows, columns), classes)
             return [
                 LabeledExample(tuple(map(str.strip, row[:-1])), label) for row, label in zip(rows, labels, strict=True)
             ]
@@ -215,18 +224,30 @@ def labels_of_examples(
         return labels_of_texts(name, data_dir, held_out) if has_own_labels(name, data_dir) else ()
     if problem is not FineTuningProblem.ENTAILMENT:
         return ()
-    columns = (*_COLUMNS[problem], "label")
-    splits = read_own_files(name, data_dir, held_out, lambda path: read_fields(path, columns))
-    return classes_of_labels(name, [row[-1].strip() for rows in splits.values() for row in rows])
+    columns = file_columns(problem)
+    files = read_own_files(
+        name, data_dir, held_out, lambda path: _file_labels(path, read_fields(path, columns), columns)
+    )
+    return classes_of_files(name, list(files.values()))
 
 
-def _convert_labels(labels: Sequence[str], classes: tuple[str, ...], path: pathlib.Path) -> Sequence[float]:
+def file_columns(problem: FineTuningProblem, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the columns of files of the user's own; `classes` are those of the answers of a choice."""
+    return (*_COLUMNS[problem], *(classes if problem is FineTuningProblem.CHOICE else ()), TEXT_COLUMNS[-1])
+
+
+def _file_labels(path: pathlib.Path, rows: Sequence[tuple[str, ...]], columns: Sequence[str]) -> FileLabels:
+    return FileLabels(path, [row[-1].strip() for row in rows], columns)
+
+
+def _convert_labels(file: FileLabels, classes: tuple[str, ...]) -> Sequence[float]:
     """Convert the labels of a file to the numbers of their classes, or to scores."""
-    return number_labels(labels, classes, path) if classes else [_convert_score(label, path) for label in labels]
+    return number_labels(file, classes) if classes else [_convert_score(file, n) for n in range(len(file.labels))]
 
 
-def _convert_score(label: str, path: pathlib.Path) -> float:
-    """Convert a label to a score."""
+def _convert_score(file: FileLabels, place: int) -> float:
+    """Convert the label of an example to a score."""
+    label = file.labels[place]
     try:
         # Python takes an underscore between digits, which no other program writes.
         score = float("" if "_" in label else label)
@@ -234,12 +255,12 @@ def _convert_score(label: str, path: pathlib.Path) -> float:
         score = math.nan
     if not math.isfinite(score):
         raise UserError(
-            f"{path} has the label {label!r}, which is no score: give a number, or name the labels by "
-            "config.task.classes"
+            f"{file.path}: example {place + 1} has the label {label!r}, which is no score: give a number, or name the "
+            f"labels by config.task.classes{advise_header(file, place)}"
         )
     if abs(score) > _GREATEST_SCORE:
         raise UserError(
-            f"{path} has the score {label}, beyond {_GREATEST_SCORE:g}: divide all scores by a constant, since their "
-            "squares must be numbers of 32 bits"
+            f"{file.path}: example {place + 1} has the score {label}, beyond {_GREATEST_SCORE:g}: divide all scores "
+            "by a constant, since their squares must be numbers of 32 bits"
         )
     return score

@@ -28,6 +28,7 @@ _PARTS = 20
 _SPLIT_OF_PART = {18: "validation", 19: "test"}
 _LABEL = "label"
 _FIELDS_SHOWN = 8  # fields that a message lists
+_CELL_CHARACTERS_SHOWN = 40
 TABLE_FILES = (".tsv", ".csv", ".jsonl")
 """The endings of files of examples with named fields."""
 BY_CONTENT = "the SHA-256 of each example's text (in NFC, with single spaces, case kept), 90, 5 and 5% of them"
@@ -202,9 +203,10 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
     """Read the named fields of every example of a .tsv, .csv or .jsonl file.
 
     If the first line of a .tsv or .csv has all `names`, these are its columns; if it has none, the first columns are
-    the fields, in order. Cells of a .csv may be quoted, and then contain commas, line ends and doubled quotation marks
-    (RFC 4180). A .jsonl has an object per line, or one under "translation", as Hugging Face writes pairs; a number is
-    read as its digits, and true and false in "label" as these words.
+    the fields, in order, and it is an example (`describe_missing_headers`). Cells of a .csv may be quoted, and then
+    contain commas, line ends and doubled quotation marks (RFC 4180). A .jsonl has an object per line, or one under
+    "translation", as Hugging Face writes pairs; a number is read as its digits, and true and false in "label" as these
+    words.
 
     Args:
         path: The file.
@@ -214,15 +216,14 @@ def read_fields(path: pathlib.Path, names: Sequence[str]) -> list[tuple[str, ...
         The fields of each example, in the order of `names`.
 
     Raises:
-        UserError: If the file is unreadable or of another kind, its first line has most but not all of `names`, or an
-            example lacks a field or has an empty one.
+        UserError: If the file is unreadable or of another kind, its first line has most but not all of `names`, or all
+            in another spelling, or an example lacks a field or has an empty one.
     """
-    readers = dict(zip(TABLE_FILES, (_read_tab_separated, _read_comma_separated, _read_objects), strict=True))
     if not is_table_file(path.name):
         raise UserError(
             f"{path} is neither .tsv, .csv nor .jsonl, the kinds of file with the fields {', '.join(names)}"
         )
-    examples = readers[path.suffix.lower()](path, names)
+    examples = _read_rows(path, names) if path.suffix.lower() in _ROW_READERS else _read_objects(path, names)
     if not examples:
         raise UserError(f"{path} is empty: it has a line with the names of its columns and no examples")
     for place, name in enumerate(names):
@@ -237,46 +238,40 @@ class _Example(NamedTuple):
     fields: tuple[str, ...]
 
 
-def _read_tab_separated(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
+def _tab_separated_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     # Empty cells at either end of a line are reported by column name.
-    rows = ((number, line.split("\t")) for number, line in enumerate(read_raw_lines(path), 1))
-    return _choose_columns(path, list(rows), names, "tabs")
+    for number, line in enumerate(read_raw_lines(path), 1):
+        yield number, line.split("\t")
 
 
-def _read_comma_separated(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
+def _comma_separated_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     # Within quotation marks a line end belongs to the cell.
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
-    rows, line = [], 1
+    line = 1
     try:
         for cells in reader:
-            rows.append((line, cells))
+            yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
             f"{path}: line {line} cannot be read ({error}): put a cell with commas, quotation marks or line ends "
             'between quotation marks, and double those in it, as in "he said ""no"", and left"'
         ) from error
-    return _choose_columns(path, rows, names, "commas")
 
 
-def _choose_columns(
-    path: pathlib.Path, rows: Sequence[tuple[int, list[str]]], names: Sequence[str], separators: str
-) -> list[_Example]:
-    """Choose the columns of the named fields: those of the first line if it has the names, else the first."""
+_ROW_READERS = {".tsv": (_tab_separated_rows, "tabs"), ".csv": (_comma_separated_rows, "commas")}
+"""By the ending of a table, what yields the number of the line and the cells of every row, and what parts the cells."""
+
+
+def _read_rows(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
+    """Read the columns of the named fields: those of the first line if it has the names, else the first."""
+    read, separators = _ROW_READERS[path.suffix.lower()]
+    rows = list(read(path))
     if not any(cell.strip() for _, cells in rows for cell in cells):
         raise UserError(f"{path} is empty: it needs a line for each example")
     header = rows[0][1]
-    present, missing = ([name for name in names if (name in header) is is_present] for is_present in (True, False))
-    # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
-    if len(present) >= len(missing) > 0:
-        raise UserError(
-            f"{path}: its first line names {', '.join(present)} but not {', '.join(missing)}: let it name all of "
-            f"{', '.join(names)}"
-        )
-    if twice := [name for name in present if header.count(name) > 1]:
-        raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
-    has_header = not missing
+    has_header = _is_header(header, names, path)
     columns = [header.index(name) for name in names] if has_header else list(range(len(names)))
     examples = []
     for number, cells in rows[has_header:]:
@@ -287,6 +282,78 @@ def _choose_columns(
             )
         examples.append(_Example(number, tuple(cells[column] for column in columns)))
     return examples
+
+
+def _is_header(cells: Sequence[str], names: Sequence[str], path: pathlib.Path) -> bool:
+    """Whether the first row of a table names its columns.
+
+    Raises:
+        UserError: If it has most but not all of `names`, or all in another spelling, or one twice.
+    """
+    present, missing = ([name for name in names if (name in cells) is is_present] for is_present in (True, False))
+    spellings = {name.casefold(): name for name in names}
+    respelled = [cell for cell in cells if cell.strip().casefold() in spellings]
+    if missing and {cell.strip().casefold() for cell in respelled} == set(spellings):
+        raise UserError(
+            f"{path}: its first line names {', '.join(map(_quote_cell, respelled))}: write {join_names(names)} there"
+        )
+    # A single cell may equal a column's name: the label of a choice is the column of the correct answer.
+    if len(present) >= len(missing) > 0:
+        raise UserError(
+            f"{path}: its first line names {', '.join(present)} but not {', '.join(missing)}: let it name all of "
+            f"{', '.join(names)}"
+        )
+    if twice := [name for name in present if cells.count(name) > 1]:
+        raise UserError(f"{path}: its first line names the column {twice[0]} twice: rename one of them")
+    return not missing
+
+
+def headerless_first_row(path: pathlib.Path, names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the named fields of the first line of a .tsv or .csv that has no header; None for all other files."""
+    if path.suffix.lower() not in _ROW_READERS or path.is_dir():
+        return None
+    read, _ = _ROW_READERS[path.suffix.lower()]
+    _, cells = next(read(path), (1, []))
+    return None if _is_header(cells, names, path) else tuple(cells[: len(names)])
+
+
+def describe_missing_headers(files: Iterable[str], names: Sequence[str], data_dir: str | None) -> str:
+    """Describe which of a user's tables have no header, so that their first line is an example; "" if none has none.
+
+    Args:
+        files: The names of the files; those that are no .tsv or .csv are left out.
+        names: The names of the fields.
+        data_dir: The folder of the files; None resolves names relative to here.
+    """
+    rows = {
+        file: headerless_first_row(locate_file(file, data_dir), names)
+        for file in dict.fromkeys(files)
+        if is_table_file(file)
+    }
+    places = join_names([str(place + 1) for place in range(len(names))])
+    return join_notes(
+        f"{file} has no header: columns {places} are {join_names(names)}, the first row is {format_row(row)}"
+        for file, row in rows.items()
+        if row is not None
+    )
+
+
+def format_row(cells: Sequence[str]) -> str:
+    """Format the cells of an example for a message, each shortened: "a text" -> "its label"."""
+    *texts, last = map(_quote_cell, cells)
+    return f"{', '.join(texts)} -> {last}"
+
+
+def _quote_cell(cell: str) -> str:
+    text = cell if cell.isprintable() else " ".join(cell.split())
+    shown = text if len(text) <= _CELL_CHARACTERS_SHOWN else f"{text[:_CELL_CHARACTERS_SHOWN]}..."
+    return escape_control_characters(json.dumps(shown, ensure_ascii=False))
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join names as in "source and target"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _read_objects(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
@@ -316,15 +383,15 @@ def _get_text_field(fields: Mapping[str, object], name: str, where: str) -> str:
 
 
 def read_own_files[T](
-    name: str, data_dir: str | None, held_out: HeldOutFiles, read: Callable[[pathlib.Path], list[T]]
-) -> dict[str, list[T]]:
-    """Read the examples of a user's file as "train", and those of the splits that have files of their own.
+    name: str, data_dir: str | None, held_out: HeldOutFiles, read: Callable[[pathlib.Path], T]
+) -> dict[str, T]:
+    """Read a user's file as "train", and those of the splits that have files of their own.
 
     Args:
         name: The name of the file.
         data_dir: The folder of the files; None resolves names relative to here.
         held_out: The files of splits that have files of their own.
-        read: A function that reads the examples of a file.
+        read: A function that reads a file.
     """
     return {split: read(locate_file(file, data_dir)) for split, file in {"train": name, **held_out.by_split}.items()}
 

@@ -5,7 +5,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
-from transformer.data.datasets.class_labels import check_classes, classes_of_labels, number_labels, refuse_classes
+from transformer.data.datasets.class_labels import (
+    FileLabels,
+    check_classes,
+    classes_of_files,
+    number_labels,
+    refuse_classes,
+)
 from transformer.data.datasets.glue import GLUE_DATASETS, read_glue
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
@@ -21,7 +27,7 @@ from transformer.data.datasets.local_files import (
 from transformer.data.datasets.word_order import CLASSES, generate_word_order
 from transformer.data.labeled_text_batches import LabeledText
 
-_FIELDS = ("text", "label")
+TEXT_COLUMNS = ("text", "label")
 _BUILT_IN = ("word_order", "glue", "grammar")  # what the names of data sets that are no files begin with
 
 
@@ -83,8 +89,8 @@ def labels_of_texts(name: str, data_dir: str | None, held_out: HeldOutFiles) -> 
     Raises:
         UserError: If files are missing or malformed, or their labels are no classes.
     """
-    splits = read_own_files(name, data_dir, held_out, _read_labeled)
-    return classes_of_labels(name, [label for rows in splits.values() for _, label in rows])
+    files = read_own_files(name, data_dir, held_out, lambda path: _file_labels(path, _read_labeled(path)))
+    return classes_of_files(name, list(files.values()))
 
 
 def _open_label_files(
@@ -94,7 +100,7 @@ def _open_label_files(
 
     def read(path: pathlib.Path) -> list[LabeledText]:
         rows = _read_labeled(path)
-        numbers = number_labels([label for _, label in rows], classes, path)
+        numbers = number_labels(_file_labels(path, rows), classes)
         return [LabeledText(text, number) for (text, _), number in zip(rows, numbers, strict=True)]
 
     read_splits = read_own_files(name, data_dir, held_out, read)
@@ -105,7 +111,11 @@ def _read_labeled(path: pathlib.Path) -> list[tuple[str, str]]:
     """Read the text and the label of every example of a file, or of a folder with a folder for each label."""
     if path.is_dir():
         return _read_label_folder(path)
-    return [(text.strip(), label.strip()) for text, label in read_fields(path, _FIELDS)]
+    return [(text.strip(), label.strip()) for text, label in read_fields(path, TEXT_COLUMNS)]
+
+
+def _file_labels(path: pathlib.Path, rows: Sequence[tuple[str, str]]) -> FileLabels:
+    return FileLabels(path, [label for _, label in rows], TEXT_COLUMNS)
 
 
 def _read_label_folder(folder: pathlib.Path) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
     canonical_split_names,
+    describe_missing_headers,
     divide_into_splits,
     is_table_file,
     locate_file,
@@ -201,6 +202,14 @@ def direction_of_files(name: str, languages: tuple[str, str] | None) -> tuple[st
     if languages not in (None, endings):
         raise UserError(f"languages={languages} contradicts {name}: the first file is the source, say it there alone")
     return endings[0], endings[1]
+
+
+def describe_pair_headers(
+    name: str, data_dir: str | None, languages: tuple[str, ...], held_out: HeldOutFiles = NOTHING_HELD_OUT
+) -> str:
+    """Describe which of a user's tables of pairs have no header, so that their first line is a pair; "" without any."""
+    tables = [files for files in (name, *held_out.by_split.values()) if "," not in files]
+    return describe_missing_headers(tables, languages or _FIELDS, data_dir)
 
 
 def _read_pairs(files: str, data_dir: str | None, fields: tuple[str, str]) -> list[tuple[str, str]]:

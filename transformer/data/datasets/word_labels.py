@@ -6,7 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from transformer.config import UserError, suggest_nearest
-from transformer.data.datasets.class_labels import check_classes, classes_of_labels, number_labels, refuse_classes
+from transformer.data.datasets.class_labels import (
+    FileLabels,
+    check_classes,
+    classes_of_labels,
+    number_labels,
+    refuse_classes,
+)
 from transformer.data.datasets.local_files import (
     NOTHING_HELD_OUT,
     HeldOutFiles,
@@ -75,7 +81,8 @@ def open_word_labels(
 
     def read_numbered(path: pathlib.Path) -> list[LabeledWords]:
         texts = read_conll(path)
-        numbers = iter(number_labels([label for _, labels in texts for label in labels], classes, path))
+        file = FileLabels(path, [label for _, labels in texts for label in labels], ())
+        numbers = iter(number_labels(file, classes, unit="word"))
         return [LabeledWords(words, tuple(itertools.islice(numbers, len(labels)))) for words, labels in texts]
 
     numbered = read_own_files(name, data_dir, held_out, read_numbered)
