@@ -257,7 +257,7 @@ def test_texts_that_are_unfit_are_told_in_one_line(tmp_path: Path) -> None:
         ("c/x.jsonl", b'{"texts": "a"}\n', "has no field 'text'; its fields are texts"),
         ("d/x.md", b"a", "d holds 1 file of other kinds than .txt, .jsonl (1 .md): x.md; convert or remove them"),
         ("g/README.md", b"a", "holds no .txt file, and no .jsonl"),
-        ("e/x.txt", b"one line", "too little text"),
+        ("e/x.txt", b"one line", "too few lines"),
         ("f/x.txt", b"\xff\xfe", "as UTF-8 text"),
     ):
         (tmp_path / name).parent.mkdir()
@@ -265,6 +265,22 @@ def test_texts_that_are_unfit_are_told_in_one_line(tmp_path: Path) -> None:
         assert says in said(lambda name=name: texts(str(Path(name).parent), tmp_path))
     assert "does not exist" in said(lambda: texts("absent.jsonl", tmp_path))
     assert "does not exist" in said(lambda: texts("e", tmp_path, HeldOutFiles("absent")))
+
+
+def test_text_on_one_line_is_too_few_lines_and_not_too_little_text(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("word " * 17_600)
+    assert said(lambda: read_text_splits(path)) == (
+        f"{path} has too few lines: its 88,000 characters are cut at line ends, and stand in 1 line, so nothing is left "
+        "for validation; break it into more lines, or give files by config.task.validation_files"
+    )
+    path.write_text("end\n" + "word " * 17_600 + "\n")
+    (tmp_path / "dev.txt").write_text("a line\n")
+    told = said(lambda: read_text_splits(path, {"validation": tmp_path / "dev.txt"}))
+    assert "88,005 characters are cut at line ends, and stand in 2 lines, so nothing is left for test; " in told
+    assert told.endswith("or give files by config.task.test_files")
+    path.write_text("word\n" * 17_600)
+    assert all(read_text_splits(path).splits.values())
 
 
 ACCENTED = [f"café naïf numéro {number} à Zürich" for number in range(300)]

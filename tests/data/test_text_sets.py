@@ -123,7 +123,7 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
         str(tmp_path / "absent.txt"): "does not exist",
         str(tmp_path / "empty"): "holds no .txt file",
         str(tmp_path / "latin.txt"): "as UTF-8 text",
-        str(tmp_path / "short.txt"): "too little text",
+        str(tmp_path / "short.txt"): "short.txt has too few lines",
     }.items():
         with pytest.raises(UserError) as caught:
             opened(name, tmp_path)

@@ -19,6 +19,8 @@ from transformer.data.datasets.local_files import (
     split_from_file_name,
     split_spellings,
 )
+from transformer.data.line_splitting import split_lines
+from transformer.system.terminal import pluralize
 
 _SUFFIXES = (".txt", ".jsonl")
 # An article's heading is alone between two empty lines; headings of sections have more equals signs.
@@ -102,7 +104,7 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
 
     Raises:
         UserError: If a folder has no texts or other files, has files of train next to files that say no split, or says
-            a split twice, or a text is empty or too short to be cut.
+            a split twice, or a text is empty or has too few lines to be cut.
     """
     listing = _list_text_files(path)
     unassigned, by_name = files_by_split(path, listing.files)
@@ -129,7 +131,12 @@ def read_text_splits(path: pathlib.Path, held_out: Mapping[str, pathlib.Path] = 
     splits = {"train": train, "validation": validation, "test": test} | own_splits
     for split, texts in splits.items():
         if not texts:
-            raise UserError(f"{path} has too little text: nothing is left for {split}; give more lines")
+            num_lines = sum(len(split_lines(text)) for text in documents)
+            own_files = "" if split == "train" else f", or give files by config.task.{split}_files"
+            raise UserError(
+                f"{path} has too few lines: its {total:,} characters are cut at line ends, and stand in "
+                f"{pluralize(num_lines, 'line')}, so nothing is left for {split}; break it into more lines{own_files}"
+            )
     return SplitTexts(splits, tuple(by_name), left_out)
 
 
