@@ -271,8 +271,8 @@ def test_text_on_one_line_is_too_few_lines_and_not_too_little_text(tmp_path: Pat
     path = tmp_path / "book.txt"
     path.write_text("word " * 17_600)
     assert said(lambda: read_text_splits(path)) == (
-        f"{path} has too few lines: its 88,000 characters are cut at line ends, and stand in 1 line, so nothing is left "
-        "for validation; break it into more lines, or give files by config.task.validation_files"
+        f"{path} has too few lines: its 88,000 characters are cut at line ends, and stand in 1 line, so nothing is "
+        "left for validation; break it into more lines, or give files by config.task.validation_files"
     )
     path.write_text("end\n" + "word " * 17_600 + "\n")
     (tmp_path / "dev.txt").write_text("a line\n")
