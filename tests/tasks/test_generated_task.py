@@ -84,6 +84,40 @@ def test_evaluations_are_means_over_held_out_batches(view: StateView) -> None:
     assert evaluation.finish(sums, rows).scalars == {"loss": sums["loss"] / 8, "count": 0.5}
 
 
+class Rows(Numbers):
+    """One metric is by row, and not by number."""
+
+    metric_denominators = {"largest": "rows"}  # noqa: RUF012
+
+    def denominators(self, batch):
+        real_rows = jnp.asarray(batch["labels"]) > 0
+        return {**super().denominators(batch), "rows": jnp.sum(real_rows).astype(jnp.float32)}
+
+    def loss_sums(self, view, batch, key):
+        sums, aux = super().loss_sums(view, batch, key)
+        return {**sums, "largest": jnp.sum(jnp.max(batch["x"], axis=1) * (batch["labels"] > 0))}, aux
+
+
+def test_a_metric_may_have_a_denominator_of_its_own(view: StateView) -> None:
+    task = Rows()
+    batch = task.training_batches(3)[0]
+    (objective,) = task.objectives
+    largest = batch["x"][1:].max(axis=1).sum()
+    counts = {"numbers": jnp.float32(16), "rows": jnp.float32(6)}  # of two microbatches
+    _, aux = objective.loss_fn(view, batch, counts, jax.random.key(0))
+    assert aux.metrics == {"loss": batch["x"].sum() / 16, "count": 0.25, "largest": pytest.approx(largest / 6)}
+    empty = {**batch, "labels": np.zeros(4)}
+    _, aux = objective.loss_fn(view, empty, {**counts, "rows": jnp.float32(0)}, jax.random.key(0))
+    assert aux.metrics["largest"] == 0
+    evaluation = task.evaluations[0]
+    sums, rows = evaluation.step(view, batch, jax.random.key(0))
+    assert evaluation.finish(sums, rows).scalars == {
+        "loss": batch["x"].sum() / 8,
+        "count": 0.5,
+        "largest": pytest.approx(largest / 3),
+    }
+
+
 def test_the_probe_is_the_inputs_of_the_first_examples() -> None:
     task = Numbers()
     assert {name: len(values) for name, values in task.probe_examples.items()} == {"x": 3, "labels": 3}

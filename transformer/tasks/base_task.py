@@ -1,6 +1,7 @@
 """Defaults for simple tasks: no data files, no state between steps, no preparation, no evaluations, no answers."""
 
 from collections.abc import Mapping, Sequence, Sized
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -80,15 +81,29 @@ class BaseTask:
         raise UserError("this run's task does not answer texts: it neither translates nor continues nor fills in")
 
 
-def report_means(sums: Mapping[str, float], rows: object = None, *, by: str = "tokens") -> EvaluationReport:
-    """Divide the sums over a split by one of them.
+def report_means(
+    sums: Mapping[str, float],
+    rows: object = None,
+    *,
+    by: str = "tokens",
+    metric_denominators: Mapping[str, str] = MappingProxyType({}),
+) -> EvaluationReport:
+    """Divide the sums over a split by one of them, or each by its own.
 
     Args:
         sums: The sums by name.
         rows: Ignored, so that the function can be the `finish` of an evaluation.
         by: The name of the sum to divide by, which is left out of the report.
+        metric_denominators: The same for sums that are divided by another one, by the name of what is divided.
     """
-    return EvaluationReport({name: value / max(sums[by], 1) for name, value in sums.items() if name != by})
+    counts = {by, *metric_denominators.values()}
+    return EvaluationReport(
+        {
+            name: value / max(sums[metric_denominators.get(name, by)], 1)
+            for name, value in sums.items()
+            if name not in counts
+        }
+    )
 
 
 def real_rows(batch: Batch) -> Bool[Array, " B"]:

@@ -3,6 +3,7 @@
 import abc
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -39,11 +40,14 @@ class GeneratedTask(BaseTask, abc.ABC):
     Attributes:
         probe_examples: The batch whose inputs are `probe_batch`.
         denominator: The name of the count that the sums are divided by, one of `denominators`.
+        metric_denominators: The names of the counts of those metrics that are divided by another one, such as words in
+            place of tokens, by the name of the metric.
         further_inputs: Arrays of a batch that the model reads beside those of the interface, such as the lengths by
             which it masks what is padded.
     """
 
     denominator: str = "examples"
+    metric_denominators: Mapping[str, str] = MappingProxyType({})
     further_inputs: tuple[str, ...] = ()
 
     def __init__(
@@ -96,7 +100,13 @@ class GeneratedTask(BaseTask, abc.ABC):
     ) -> tuple[Array, LossAux]:
         """Return the mean of the loss, with the means of all sums as metrics."""
         sums, aux = self.loss_sums(view, batch, key)
-        metrics = {name: value / denominators[self.denominator] for name, value in sums.items()}
+        metrics = {
+            # A batch may have none of what a metric counts.
+            name: value / jnp.maximum(denominators[self.metric_denominators[name]], 1)
+            if name in self.metric_denominators
+            else value / denominators[self.denominator]
+            for name, value in sums.items()
+        }
         return metrics["loss"], LossAux.from_aux(aux, view.task_state, metrics)
 
     def evaluation_step(
@@ -113,7 +123,7 @@ class GeneratedTask(BaseTask, abc.ABC):
             split: The split. The test split is evaluated once, after training.
             seed: The seed of its examples.
         """
-        finish = functools.partial(report_means, by=self.denominator)
+        finish = functools.partial(report_means, by=self.denominator, metric_denominators=self.metric_denominators)
         batches = self.held_out_batches(seed)
         return (
             Evaluation(self.objectives[0].name, split, batches, self.evaluation_step, finish, at_end=split == "test"),
