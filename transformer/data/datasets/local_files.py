@@ -352,8 +352,8 @@ def _quote_cell(cell: str) -> str:
 
 def join_names(names: Sequence[str]) -> str:
     """Join names as in "source and target"."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _read_objects(path: pathlib.Path, names: Sequence[str]) -> list[_Example]:
