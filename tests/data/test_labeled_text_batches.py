@@ -98,7 +98,7 @@ def test_the_real_sets_have_their_published_sizes() -> None:
     [
         ("word_ordr", "did you mean 'word_order'"),
         ("glue/SST2", "did you mean 'glue/SST-2'"),
-        ("imdb", "config.task.dataset='imdb' is unknown: known: FILE.csv, FILE.jsonl, FILE.tsv, glue/CoLA, "),
+        ("imdb", "config.task.dataset='imdb' is unknown: known: FILE.csv, FILE.jsonl, FILE.tsv, FOLDER, glue/CoLA, "),
         ("word_order/longst=5", "did you mean"),
         ("word_order/train=many", "must give a whole number, as in word_order/max_length=6,train=512"),
         ("word_order/min_length=2", "word_order.min_length=2 must be at least 3"),
