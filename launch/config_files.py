@@ -125,7 +125,9 @@ def _suggest_config_files(missing: str) -> str:
         return "name a Python file of your own that has get_config()"
     current = Path.cwd()
     if current != root and (root / missing).is_file():
-        return f"paths are relative to the current folder: write {str(root / missing)!r}, or start the command in {root}"
+        return (
+            f"paths are relative to the current folder: write {str(root / missing)!r}, or start the command in {root}"
+        )
     files = {str(path.relative_to(root)): path for path in config_files_under(root / "experiments")}
     alike = difflib.get_close_matches(missing.removeprefix(f"{root}/"), files, n=1, cutoff=0.8)
     if alike:
