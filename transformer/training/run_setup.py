@@ -250,6 +250,8 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
         progress = f"training to step {steps}"
     elif complete:
         progress = f"complete at step {latest}: nothing to train"
+    elif latest == steps:
+        progress = f"trained to step {steps}: writing what its end lacks"
     else:
         progress = f"resuming from step {latest} to step {steps}"
     mesh = components.placement.mesh
