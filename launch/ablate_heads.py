@@ -70,7 +70,7 @@ def main(arguments: AblateHeadsArguments) -> None:
     pairs = parse_pairs(arguments.pairs, loss.heads)
     evaluation = loss.evaluation
     print(
-        f"{len(loss.heads)} heads; loss of the evaluation {evaluation.name} on {evaluation.split}, "
+        f"{len(loss.heads)} heads; evaluation {evaluation.name!r} on {evaluation.split}, "
         f"{len(loss.batches)} of {len(evaluation.batches)} batches"
     )
     checkpoints: list[CheckpointAblation] = []

@@ -123,10 +123,17 @@ def _suggest_config_files(missing: str) -> str:
                 "name a Python file of your own that has get_config()"
             )
         return "name a Python file of your own that has get_config()"
-    files, current = config_files_under(root / "experiments"), Path.cwd()
-    names = [str(path.relative_to(current) if path.is_relative_to(current) else path) for path in files]
-    alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)
-    return f"did you mean {alike[0]!r}?" if alike else f"there are {', '.join(names)}"
+    current = Path.cwd()
+    if current != root and (root / missing).is_file():
+        return (
+            f"paths are relative to the current folder: write {str(root / missing)!r}, or start the command in {root}"
+        )
+    files = {str(path.relative_to(root)): path for path in config_files_under(root / "experiments")}
+    alike = difflib.get_close_matches(missing.removeprefix(f"{root}/"), files, n=1, cutoff=0.8)
+    if alike:
+        path = files[alike[0]]
+        return f"did you mean {str(path.relative_to(current) if path.is_relative_to(current) else path)!r}?"
+    return f"there are {', '.join(files)} in {root}"
 
 
 def _import_get_config(path: Path) -> Callable[..., Any]:

@@ -85,7 +85,14 @@ def _select(arguments: RunsArguments, listing: "Listing") -> "ListedRuns":
         UserError: If a flag names a key or a metric that no run has.
     """
     from transformer.runs.jsonl_reading import parse_metric_name
-    from transformer.studies.run_listing.selection import ListedRuns, differing_keys, select_runs, sort_runs
+    from transformer.studies.run_listing.selection import (
+        ListedRuns,
+        condition_keys,
+        differing_keys,
+        select_runs,
+        sort_runs,
+        table_keys,
+    )
 
     metrics = [parse_metric_name(name) for name in dict.fromkeys(arguments.metric)]
     for metric in metrics:
@@ -93,14 +100,18 @@ def _select(arguments: RunsArguments, listing: "Listing") -> "ListedRuns":
     if arguments.direction != "by_name":
         listing = listing.with_directions(dict.fromkeys(metrics, arguments.direction))
     runs = sort_runs(listing, select_runs(listing, arguments.filter), arguments.sort)
-    return ListedRuns(listing, runs, metrics or listing.main_metrics(), differing_keys(runs))
+    named_keys = [*arguments.group, *condition_keys(arguments.filter), arguments.sort.removeprefix("-")]
+    return ListedRuns(
+        listing, runs, metrics or listing.main_metrics(), differing_keys(runs), table_keys(runs, named_keys)
+    )
 
 
 def _print(arguments: RunsArguments, listed: "ListedRuns") -> None:
     from transformer.studies.run_listing import formatting
     from transformer.studies.run_listing.page import write_page
+    from transformer.studies.run_listing.run_summary import RunState
     from transformer.studies.run_listing.selection import group_runs
-    from transformer.system.terminal import is_watched, raw_terminal_stream
+    from transformer.system.terminal import is_watched, pluralize, raw_terminal_stream
 
     groups = group_runs(listed.listing, listed.runs, arguments.group) if arguments.group else []
     if arguments.json:
@@ -118,6 +129,12 @@ def _print(arguments: RunsArguments, listed: "ListedRuns") -> None:
             console.print(formatting.groups_table(listed, groups, arguments.group))
     else:
         print("\n".join(formatting.plain_lines(listed)))
+        if num_omitted_keys := len(set(listed.keys) - set(listed.table_keys)):
+            print(
+                f"without {pluralize(num_omitted_keys, 'config key')} in which only runs of different tasks or model "
+                "families differ: --json has them",
+                file=sys.stderr,
+            )
         if groups:
             print("\n".join(["", *formatting.plain_group_lines(listed, groups, arguments.group)]))
         if listed.listing.studies:
@@ -134,7 +151,7 @@ def _print(arguments: RunsArguments, listed: "ListedRuns") -> None:
     print(f"Open this page in a browser: {page.resolve()}", file=sys.stderr)
     without_report = [run for run in listed.runs if not run.has_report and run.step]
     if without_report:
-        first = without_report[0]
+        first = next((run for run in without_report if run.state is RunState.FINISHED), without_report[0])
         words = [*shell_command("maps"), f"--workdir={first.files.path}", *first.trust_flags]
         print(f"write the report of a run: {shlex.join(words)}", file=sys.stderr)
 

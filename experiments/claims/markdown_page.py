@@ -52,7 +52,7 @@ def render_markdown(judged_claims: Sequence[JudgedClaim], errata: Sequence[Errat
     head = _HEAD.format(num_claims=len(judged_claims), num_errata=len(errata))
     head += "".join(f"| {verdict} | {counts[verdict]} | {_MEANINGS[verdict]} |\n" for verdict in Verdict)
     anchors = {judged.claim.name: f"#{_anchor(_heading(judged.claim))}" for judged in judged_claims}
-    parts = [head]
+    parts = [head, _list_claims(judged_claims, anchors), *([_list_errata(errata)] if errata else [])]
     for lecture, topic in LECTURES.items():
         parts.append(f"## Lecture {lecture}\n\n{topic}.\n")
         repeated = [judged.claim for judged in judged_claims if lecture in judged.claim.lectures[1:]]
@@ -64,8 +64,31 @@ def render_markdown(judged_claims: Sequence[JudgedClaim], errata: Sequence[Errat
         if own_errata:
             rows = (_erratum_row(erratum, anchors) for erratum in own_errata)
             columns = ("", "the lecture says", "right is", "source", "shown by")
-            parts.append(f"### Errata of {lecture}\n\n{_table(columns, rows)}")
+            parts.append(f"### {_errata_heading(lecture)}\n\n{_table(columns, rows)}")
     return "\n".join(parts)
+
+
+def _list_claims(judged_claims: Sequence[JudgedClaim], anchors: Mapping[str, str]) -> str:
+    """Return the claims by number, each with its verdict and a link to its section."""
+    rows = [
+        (f"[{claim.name}]({anchors[claim.name]})", _escape(claim.title), str(judged.finding.verdict))
+        for judged in sorted(judged_claims, key=lambda judged: judged.claim.name)
+        for claim in (judged.claim,)
+    ]
+    return f"## Claims by number\n\n{_table(('', 'claim', 'verdict'), rows)}"
+
+
+def _list_errata(errata: Sequence[Erratum]) -> str:
+    """Return the errata by number, each with a link to the table of its lecture."""
+    rows = [
+        (f"[{erratum.name}](#{_anchor(_errata_heading(erratum.lectures[0]))})", _escape(erratum.statement))
+        for erratum in sorted(errata, key=lambda erratum: erratum.number)
+    ]
+    return f"## Errata by number\n\n{_table(('', 'the lecture says'), rows)}"
+
+
+def _errata_heading(lecture: str) -> str:
+    return f"Errata of {lecture}"
 
 
 def _heading(claim: Claim) -> str:

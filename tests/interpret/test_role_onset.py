@@ -190,6 +190,16 @@ def test_a_head_that_is_not_there_or_does_not_play_is_refused(
         find_role_onsets(plant([13, None]), Role.PREVIOUS_TOKEN, **choice)
 
 
+def test_a_role_that_no_head_plays_is_refused_with_those_that_heads_play(plant: Callable[..., Any]) -> None:
+    with pytest.raises(
+        UserError, match=r"^no head plays the role induction .* roles that heads play there: "
+    ) as caught:
+        find_role_onsets(plant([13, None]), Role.INDUCTION)
+    roles = str(caught.value).rpartition(": ")[2].split(", ")
+    assert "previous_token" in roles
+    assert "induction" not in roles
+
+
 def test_roles_and_heads_are_parsed() -> None:
     assert parse_role("induction") is Role.INDUCTION
     assert parse_role("previous_token") is parse_role("previous token") is Role.PREVIOUS_TOKEN

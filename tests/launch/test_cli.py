@@ -320,8 +320,15 @@ def test_a_missing_config_file_names_those_that_exist(capsys, monkeypatch, tmp_p
     assert "no config file 'experiments/dmeo.py': did you mean 'experiments/demo.py'?" in line
     assert "pairs.py" not in line
     line = refusal(capsys, "--config=nothing_like_it.py", "--workdir=runs/x")
-    assert "there are experiments/demo.py, experiments/translation/pairs.py" in line
+    assert f"there are experiments/demo.py, experiments/translation/pairs.py in {tmp_path}" in line
     assert "no config file 'experiments'" in refusal(capsys, "--config=experiments", "--workdir=runs/x")
+    (tmp_path / "research").mkdir()
+    monkeypatch.chdir(tmp_path / "research")
+    line = refusal(capsys, "--config=experiments/demo.py", "--workdir=runs/x")
+    assert f"write '{tmp_path}/experiments/demo.py', or start the command in {tmp_path}" in line
+    assert "pairs.py" not in line
+    line = refusal(capsys, "--config=experiments/dmeo.py", "--workdir=runs/x")
+    assert f"did you mean '{tmp_path}/experiments/demo.py'?" in line
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,12 @@ def test_json_is_printed_alone_and_writes_no_page(folder: Path, capsys: pytest.C
 
 
 def test_commands_that_are_printed_run_as_they_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(f"--workdir={folder}") == 0
+    assert call(f"--workdir={folder}", "--sort=-name") == 0
     (command,) = [text for text in capsys.readouterr().err.splitlines() if "python -m launch." in text]
+    # b, which is listed first, has stopped: a is finished.
     module, *words = shlex.split(command.partition("python -m ")[2])
     arguments = parse_arguments(importlib.import_module(module).COMMAND, words)
-    assert (module, arguments.workdir) == ("launch.maps", str(folder / "b"))
+    assert (module, arguments.workdir) == ("launch.maps", str(folder / "a"))
     (folder / "empty").mkdir()
     assert call(f"--workdir={folder / 'empty'}") == 2
     command = capsys.readouterr().err.partition("make one with ")[2]

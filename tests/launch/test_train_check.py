@@ -38,7 +38,7 @@ def test_a_right_run_is_said_to_be_right_and_leaves_nothing(tmp_path, config, ca
     assert check(config, f"--workdir={workdir}") == 0
     data, line, export = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"data .*LICENSE: [\d,]+ train, [\d,]+ validation, [\d,]+ test tokens; .*", data)
-    assert export.startswith("The model cannot be exported: Hugging Face has no such model; the nearest is ")
+    assert export.startswith("The model has no export to Hugging Face, which training does not need: the nearest ")
     assert f"config, data and {workdir} are right" in line
     assert "nothing was started" in line
     assert not workdir.exists()

@@ -12,6 +12,7 @@ from transformer.runs.jsonl_reading import MetricName
 from transformer.runs.run_directory import RunDirectory
 from transformer.studies.run_listing.formatting import (
     format_json,
+    format_size,
     group_values,
     plain_lines,
     problem_lines,
@@ -21,11 +22,13 @@ from transformer.studies.run_listing.listing import Listing, RunIndex
 from transformer.studies.run_listing.run_summary import RunState, RunSummary
 from transformer.studies.run_listing.selection import (
     ListedRuns,
+    condition_keys,
     differing_keys,
     group_runs,
     select_runs,
     short_keys,
     sort_runs,
+    table_keys,
 )
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import trial_from_config
@@ -291,7 +294,7 @@ def test_last_and_best_values(listing):
 
 def shown(listing: Listing) -> ListedRuns:
     runs = sort_runs(listing, listing.runs, "name")
-    return ListedRuns(listing, runs, listing.main_metrics(), differing_keys(runs))
+    return ListedRuns(listing, runs, listing.main_metrics(), differing_keys(runs), table_keys(runs))
 
 
 def test_plain_lines_have_a_cell_a_column(listing, folder):
@@ -331,6 +334,37 @@ def test_a_table_fits_its_terminal_and_counts_the_keys_that_do_not(listing):
         assert max(len(text.rstrip()) for text in narrow.splitlines()) <= width
     assert "without 2 metrics and 2 config keys in which the runs differ: see the page" in " ".join(narrow.split())
     assert "1.5" in table_text(listing, 80)
+
+
+def test_no_cell_of_a_table_is_cut_at_any_width(tmp_path):
+    for number in range(6):
+        values = {"seed": number, "task.batch_size": 8 * number, "optimizer.learning_rate": 0.00123 * number}
+        values |= {f"model.setting_{place}": 10_000 + number for place in range(12)}
+        write_run(tmp_path / f"a_longer_name_{number}", values, lines=[line(1000, loss=1.2345 + number, accuracy=0.5)])
+    listed = shown(RunIndex(tmp_path).read())
+    for width in range(48, 240, 3):
+        text = table_text(listed.listing, width)
+        assert "…" not in text
+        assert max(len(row.rstrip()) for row in text.splitlines()) <= width
+        rows = [row for row in text.splitlines() if "finished" in row]
+        for row, run in zip(rows, listed.runs, strict=True):
+            assert row.rstrip().endswith(f" {format_size(run.num_bytes)}")
+            assert "1000/1000" in row
+    assert "setting_3" in text
+
+
+def test_keys_in_which_only_families_differ_are_no_columns(tmp_path):
+    write_run(tmp_path / "a", {"seed": 0, "model.family": "decoder", "model.depth": 2})
+    write_run(tmp_path / "b", {"seed": 1, "model.family": "decoder", "model.depth": 2})
+    write_run(tmp_path / "c", {"seed": 1, "model.family": "encoder", "model.depth": 9, "model.pooling": "mean"})
+    runs = RunIndex(tmp_path).read().runs
+    assert table_keys(runs) == ["model.family", "seed"]
+    assert {"model.depth", "model.pooling"} < set(differing_keys(runs))
+    named = ["state", "config.model.depth", *condition_keys(["config.model.pooling=mean", "age<2d"])]
+    assert table_keys(runs, named) == ["model.depth", "model.pooling", "model.family", "seed"]
+    assert plain_lines(shown(RunIndex(tmp_path).read()))[0].count("config.") == 2
+    write_run(tmp_path / "d", {"task.name": "classification"})
+    assert "task.name" in table_text(RunIndex(tmp_path).read(), 200)
 
 
 def test_json_has_everything_but_the_curves(listing):

@@ -187,9 +187,14 @@ def test_a_config_knows_its_tasks_name() -> None:
 def test_a_language_that_lacks_or_is_another_is_told_with_those_that_there_are() -> None:
     two, one = (types.SimpleNamespace(languages=languages) for languages in (("de", "fr"), ()))
     for tokenizer, language, says in (
-        (two, None, r"learned several languages: say one of --target_language=de, --target_language=fr$"),
-        (two, "es", r"^--target_language=es was not learned by this run; say one of: de, fr$"),
-        (one, "de", r"^--target_language=de: this run knows one direction alone; leave the flag out$"),
+        (
+            two,
+            None,
+            r"^this run learned several languages \(de, fr\): choose one, with --target_language=de on a command or "
+            "language='de' in Python$",
+        ),
+        (two, "es", r"^the language 'es' was not learned by this run; choose one of: de, fr$"),
+        (one, "de", r"^the language 'de' cannot be chosen: this run knows one direction alone; leave it out$"),
     ):
         with pytest.raises(UserError, match=says):
             check_language(tokenizer, language)

@@ -22,10 +22,15 @@ def test_a_model_exports_as_the_first_type_that_fits_or_says_the_nearest_and_wha
     assert said({**model, "biases": "all"}) == "exports as gpt2 of Hugging Face"
     assert said({**model, "biases": "all", "lora": {"rank": 2}}) == "exports as gpt2 of Hugging Face"
     assert said(model) == (
-        "cannot be exported: Hugging Face has no such model; the nearest is gpt2: config.model.biases=none is not all"
+        "has no export to Hugging Face, which training does not need: the nearest type is gpt2, but "
+        "config.model.biases=none is not all"
     )
+    several = said({**model, "head_dim": 3})
+    assert several.endswith(" (and 1 more)")
+    assert several.count("config.model.") == 1
     assert said({"family": "recurrent_decoder", "width": 8}).startswith(
-        "cannot be exported: Hugging Face has no model of config.model.family='recurrent_decoder': "
+        "has no export to Hugging Face, which training does not need: Hugging Face has no model of "
+        "config.model.family='recurrent_decoder': "
     )
 
 
@@ -33,14 +38,22 @@ class Reached(Exception):
     """The training step is about to be made."""
 
 
-def test_a_run_says_it_once_before_it_compiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("biases", "says"), [("all", ["exports as gpt2 of Hugging Face"]), ("none", [])])
+def test_a_run_says_before_it_compiles_that_it_exports_and_nothing_if_it_does_not(
+    biases: str,
+    says: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def reached(*about: Any) -> None:
         raise Reached
 
     monkeypatch.setattr(driver, "compile_run_probe", reached)
     with pytest.raises(Reached):
-        driver.train(resolve_config(small_run.CONFIG), tmp_path / "run")
+        driver.train(
+            resolve_config({**small_run.CONFIG, "model": {**small_run.CONFIG["model"], "biases": biases}}),
+            tmp_path / "run",
+        )
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "export" in line] == [said(small_run.CONFIG["model"])]
+    assert [line for line in lines if "export" in line] == says

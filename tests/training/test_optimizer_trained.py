@@ -171,4 +171,6 @@ def test_a_run_says_what_it_trains_where_that_is_not_all() -> None:
     assert describe_trainable(lora, objective, shapes) == ["fit trains 14 of 44 parameters, in 3 of 6 arrays"]
     entries = {"embedding/table": None, "layers/query/kernel": 2, "layers/query/bias": 2}
     layers = make_optimizer(OptimizerConfig(), 9, num_frozen_entries=entries)
-    assert describe_trainable(layers, objective, shapes) == ["fit trains 26 of 44 parameters, in 5 of 6 arrays"]
+    assert describe_trainable(layers, objective, shapes) == [
+        "fit trains 26 of 44 parameters, in 5 of 6 arrays; frozen: embedding and the first 2 of 5 layers of layers"
+    ]

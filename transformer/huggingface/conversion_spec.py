@@ -532,6 +532,7 @@ class InexpressibleModelError(UserError):
 
     def __init__(self, model_type: str, reasons: list[str]):
         super().__init__(f"{model_type}: {'; '.join(reasons)}")
+        self.model_type = model_type
         self.reasons = reasons
 
 

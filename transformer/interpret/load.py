@@ -122,7 +122,7 @@ class LoadedModel:
             import transformer
 
             model = transformer.load("runs/demo")
-            model("half past nine", language="de").shape  # examples, target tokens and vocabulary
+            model("half past four in the afternoon", language="de").shape  # examples, target tokens and vocabulary
             ```
         """
         encoded, _ = self._encode_texts(text, target, language)
@@ -436,7 +436,7 @@ class LoadedModel:
             ```python
             import transformer
 
-            maps = transformer.load("runs/demo").run_with_maps("half past nine", language="de")
+            maps = transformer.load("runs/demo").run_with_maps("half past four in the afternoon", language="de")
             maps["decoder/cross"][-1].shape  # examples, heads, target tokens and source tokens of the last layer
             ```
         """

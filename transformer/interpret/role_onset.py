@@ -8,7 +8,7 @@ from typing import NamedTuple
 from transformer.attention.sites import Site
 from transformer.config import UserError
 from transformer.interpret.replayed_step import compare_stored_maps, store_probe
-from transformer.maps.head_roles import RoleScores, score_role
+from transformer.maps.head_roles import RoleScores, roles_played, score_role
 from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.role_rules import Role
 from transformer.maps.store import MapStore
@@ -78,8 +78,12 @@ def parse_role(text: str) -> Role:
     for role in Role:
         if role.value == text.replace("_", " "):
             return role
-    names = ", ".join(role.value.replace(" ", "_") for role in Role)
-    raise UserError(f"--bisect={text} is no role of a head: choose one of {names}")
+    raise UserError(f"--bisect={text} is no role of a head: choose one of {', '.join(map(name_role, Role))}")
+
+
+def name_role(role: Role) -> str:
+    """Return the name of a role as --bisect takes it, with "_" for a space."""
+    return role.value.replace(" ", "_")
 
 
 def parse_head(text: str, sites: Sequence[Site]) -> tuple[str, str]:
@@ -119,6 +123,14 @@ class _KnownScores:
     def score(self, head: Head, step: int) -> float:
         """The score of the head at a known step."""
         return float(self._read(head.site, step).scores_LxH[head.layer, head.head])
+
+    def roles(self, sites: Sequence[Site], step: int) -> list[Role]:
+        """The roles that heads of these modules play at a known step."""
+        store = self._stores[step]
+        played: set[Role] = set()
+        for site in map(store.site, (site.name for site in sites)):
+            played |= roles_played(read_sample_rows(store, site, step), site, store.labels)
+        return [role for role in Role if role in played]
 
     def _read(self, site: str, step: int) -> RoleScores:
         if (step, site) not in self._scores:
@@ -173,10 +185,11 @@ def find_role_onsets(
         playing = [one for one in searched_heads if search.known.plays(one, last)]
         if not playing:
             best = max(searched_heads, key=lambda one: _finite(search.known.score(one, last)))
+            others = ", ".join(name_role(other) for other in search.known.roles(sites, last) if other is not role)
             raise UserError(
                 f"no {'head' if head is None else f'head {head}'} plays the role {role.value} at step {last}, the last "
                 f"one that is known; {describe_head(best, replay)} comes nearest, with a score of "
-                f"{search.known.score(best, last):.2f}"
+                f"{search.known.score(best, last):.2f}; roles that heads play there: {others or 'none'}"
             )
         return search.run(playing)
 

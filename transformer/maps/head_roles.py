@@ -289,6 +289,17 @@ def heads_with_role(role: Role, rows: WholeRows, site: Site, labels: AxisLabels)
     return {(reading.layer, reading.head) for reading, played in assessed if role in played}
 
 
+def roles_played(rows: WholeRows, site: Site, labels: AxisLabels) -> set[Role]:
+    """Return the roles that at least one head of an attention module plays at one step.
+
+    Args:
+        rows: Whole rows of the maps.
+        site: The attention module.
+        labels: The tokens and gold alignments of the examples.
+    """
+    return set().union(*(played for _, played in _assess_heads(_measure_module(rows, site, labels), site)))
+
+
 class _ModuleMeasurements(NamedTuple):
     """The examples of one attention module, and the measurements of all roles that they can show."""
 

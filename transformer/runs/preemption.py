@@ -165,8 +165,8 @@ def _listen_for_signals(pipe: int, numbers: set[int], stop: Callable[[str], None
         if first is None:
             first = time.monotonic()
             stopping.set()
-            at_once = "press Ctrl-C again" if number == signal.SIGINT else "Ctrl-C is the way"
-            write_stderr(f"{name}: stopping after the current step and saving a checkpoint; {at_once} to stop at once")
+            press = "press Ctrl-C again" if number == signal.SIGINT else "press Ctrl-C"
+            write_stderr(f"{name}: stopping after the current step and saving a checkpoint; {press} to stop at once")
             threading.Thread(target=stop, args=(name,), name="stopping", daemon=True).start()
         elif time.monotonic() - first <= _SAME_REQUEST:
             continue

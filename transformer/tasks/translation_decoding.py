@@ -132,12 +132,12 @@ def check_language(tokenizer: Tokenizer, language: str | None) -> None:
     if languages and language not in languages:
         if language is None:
             raise UserError(
-                "this run learned several languages: say one of "
-                f"--target_language={', --target_language='.join(languages)}"
+                f"this run learned several languages ({', '.join(languages)}): choose one, with "
+                f"--target_language={languages[0]} on a command or language={languages[0]!r} in Python"
             )
-        raise UserError(f"--target_language={language} was not learned by this run; say one of: {', '.join(languages)}")
+        raise UserError(f"the language {language!r} was not learned by this run; choose one of: {', '.join(languages)}")
     if language and not languages:
-        raise UserError(f"--target_language={language}: this run knows one direction alone; leave the flag out")
+        raise UserError(f"the language {language!r} cannot be chosen: this run knows one direction alone; leave it out")
 
 
 def make_coverage_penalty(

@@ -498,5 +498,19 @@ def describe_trainable(optimizer: Optimizer, objective: Objective, shapes: Mappi
     num_parameters = sum(map(math.prod, shapes.values()))
     return [
         f"{objective.name} trains {num_trained:,} of {num_parameters:,} parameters, "
-        f"in {len(trained)} of {len(shapes)} arrays"
+        f"in {len(trained)} of {len(shapes)} arrays" + _describe_frozen_layers(optimizer, shapes, trained)
     ]
+
+
+def _describe_frozen_layers(
+    optimizer: Optimizer, shapes: Mapping[str, tuple[int, ...]], trained: Collection[str]
+) -> str:
+    """Return what `frozen_layers` freezes, as "; frozen: embedding and the first 1 of 2 layers of decoder"."""
+    if not optimizer.num_frozen_entries:
+        return ""
+    stacks = {
+        path.partition("/")[0]: f"the first {count} of {shapes[path][0]} layers of {path.partition('/')[0]}"
+        for path, count in optimizer.num_frozen_entries.items()
+    }
+    whole = {path.partition("/")[0] for path in shapes if path not in trained} - stacks.keys()
+    return f"; frozen: {' and '.join([*sorted(whole), *stacks.values()])}"

@@ -25,7 +25,7 @@ from transformer.training.checkpoint_metadata import collect_metadata
 from transformer.training.compiled_evaluation import CompiledEvaluation
 from transformer.training.compiled_probe import Probe, compile_probe
 from transformer.training.config import ExperimentConfig, changeable_keys
-from transformer.training.export_check import describe_export
+from transformer.training.export_check import find_export_type
 from transformer.training.init_from import check_lora_scale, copy_source_tokenizer, plan_initialization
 from transformer.training.optimizer import describe_trainable
 from transformer.training.startup_checks import describe_skipped_evaluations
@@ -250,6 +250,8 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
         progress = f"training to step {steps}"
     elif complete:
         progress = f"complete at step {latest}: nothing to train"
+    elif latest == steps:
+        progress = f"trained to step {steps}: writing what its end lacks"
     else:
         progress = f"resuming from step {latest} to step {steps}"
     mesh = components.placement.mesh
@@ -268,7 +270,8 @@ def print_run_summary(components: TrainingComponents, run: TrainingRun, latest: 
     for objective in task.objectives:
         lines += describe_trainable(components.optimizers[objective.name], objective, shapes)
     if latest is None:
-        lines.append(describe_export(experiment, task))
+        with contextlib.suppress(UserError):  # nobody has asked for an export
+            lines.append(f"exports as {find_export_type(experiment, task)} of Hugging Face")
     lines += _warmup_notes(experiment, components)
     lines += describe_skipped_evaluations(components.model, task.evaluations)
     if not complete:

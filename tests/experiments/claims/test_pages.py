@@ -94,3 +94,17 @@ def test_a_chart_of_few_values_is_a_table_in_markdown() -> None:
     judged = JudgedClaim(claim=claims()[0], finding=Finding(Verdict.HOLDS, ""), exhibits=[chart], record=RECORD)
     table = "| steps | one | two |\n| --- | --- | --- |\n| 1 | 0.5 |  |\n| 10 | 2 | 7 |\n| 100 |  | 8,000 |\n"
     assert f"Two (loss):\n\n{table}" in render_markdown([judged], [])
+
+
+def test_the_lists_by_number_link_to_what_the_page_has() -> None:
+    finding = Finding(Verdict.HOLDS, "")
+    judged = [JudgedClaim(claim=claim, finding=finding, exhibits=[], record=RECORD) for claim in claims()[5::-1]]
+    text = render_markdown(judged, ERRATA[4::-1])
+    listed_claims, listed_errata = text.partition("## Claims by number")[2].partition("## Errata by number")[::2]
+    listed_errata = listed_errata.partition("## Lecture")[0]
+    numbers = [re.findall(r"^\| \[([CX]-?\d+)\]\(#[\w-]+\) \|", part, re.M) for part in (listed_claims, listed_errata)]
+    assert numbers == [[f"C-0{number}" for number in range(1, 7)], [f"X{number}" for number in range(1, 6)]]
+    assert f"{judged[0].claim.title} | holds |" in listed_claims
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert {link[1:] for link in re.findall(r"\]\((#[^)]*)\)", listed_claims + listed_errata)} <= anchors

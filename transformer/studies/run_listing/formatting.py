@@ -29,7 +29,7 @@ _STYLES = {
     RunState.UNREADABLE: "red",
 }
 _CELL_LENGTH = 40  # characters of a value in the table
-_PADDING = 2  # characters between two columns
+_PADDING = 3  # characters between two columns: rich adds a space on both sides and a divider
 _RUN_WIDTH = 36  # characters of the names of runs that the other columns leave at least
 _LAST_TIME = 253402300799.0  # the end of the year 9999, in seconds since 1970
 
@@ -83,7 +83,7 @@ class _Column(NamedTuple):
 
 def runs_table(listed: ListedRuns, width: int) -> rich.table.Table:
     """Build the table of runs for a terminal of a width. What does not fit is left out, and the caption counts it."""
-    runs, names = listed.runs, short_keys(listed.keys)
+    runs, names = listed.runs, short_keys(["name", *listed.table_keys])
     run_column = _Column("run", [_name_cell(run) for run in runs], "left")
     columns = [
         _Column("state", [rich.text.Text(run.state.value, _STYLES.get(run.state, "")) for run in runs], "left"),
@@ -94,7 +94,9 @@ def runs_table(listed: ListedRuns, width: int) -> rich.table.Table:
         _Column("size", [_cell(format_size(run.num_bytes)) for run in runs]),
     ]
     room = width - min(run_column.width, _RUN_WIDTH) - sum(column.width for column in [*columns, *end])
-    num_omitted_metrics = num_omitted_keys = 0
+    # On a narrow terminal the names of the runs take more lines, so that no number is cut.
+    run_width = max(min(run_column.width, _RUN_WIDTH) + min(room, 0), _PADDING + 1)
+    num_omitted_metrics, shown_keys = 0, set[str]()
     for metric in listed.metrics:
         direction = listed.listing.direction(metric)
         metric_columns = [
@@ -112,15 +114,16 @@ def runs_table(listed: ListedRuns, width: int) -> rich.table.Table:
             continue
         columns += metric_columns
         room -= sum(column.width for column in metric_columns)
-    for key in listed.keys:
+    for key in listed.table_keys:
         column = _Column(names[key], [_cell(format_value(run.config.get(key, ABSENT))) for run in runs])
         if column.width > room:
-            num_omitted_keys += 1
             continue
+        shown_keys.add(key)
         columns.append(column)
         room -= column.width
+    num_omitted_keys = len({*listed.keys, *listed.table_keys} - shown_keys)
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("run", overflow="fold", min_width=min(run_column.width, _RUN_WIDTH) - _PADDING)
+    table.add_column("run", overflow="fold", min_width=run_width - _PADDING)
     for column in [*columns, *end]:
         heading = escape_control_characters(column.heading, "\n")
         table.add_column(rich.text.Text(heading), justify=column.justify, no_wrap=True)
@@ -215,7 +218,7 @@ def plain_lines(listed: ListedRuns) -> list[str]:
     for metric in listed.metrics:
         best = [] if listing.direction(metric) is None else [f"best {metric}"]
         heading += [str(metric), *best]
-    heading += [*(f"config.{key}" for key in listed.keys), "age", "size", "report", "problems"]
+    heading += [*(f"config.{key}" for key in listed.table_keys), "age", "size", "report", "problems"]
     lines = [heading]
     for run in listed.runs:
         cells = [run.name, run.config_name, run.state.value, str(run.step), format_value(run.num_steps or ABSENT)]
@@ -223,7 +226,7 @@ def plain_lines(listed: ListedRuns) -> list[str]:
             direction = listing.direction(metric)
             points = [run.last(metric), *([] if direction is None else [run.best(metric, direction)])]
             cells += ["" if point is None else repr(point[1]) for point in points]
-        cells += [format_value(run.config.get(key, ABSENT)) for key in listed.keys]
+        cells += [format_value(run.config.get(key, ABSENT)) for key in listed.table_keys]
         report = str(run.files.path / "report.html") if run.has_report else ""
         lines.append(
             [*cells, format_age(run.files.modified), str(run.num_bytes), report, "; ".join(run.problems)],

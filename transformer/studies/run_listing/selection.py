@@ -25,6 +25,7 @@ _UNITS = {
     "age": {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0},
     "size": {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12},
 }
+_KIND_KEYS = ("task.name", "model.family")
 _FIELDS = ("name", "study", "state", "step", "age", "size")
 RunValue = Callable[[RunSummary], Any]
 """What a key has in a run: a number, a text or any other JSON value; `ABSENT` if the run does not have it."""
@@ -49,13 +50,15 @@ class ListedRuns(NamedTuple):
         listing: The whole listing.
         runs: The runs, in their order.
         metrics: The metrics of which values are shown.
-        keys: The config keys of which values are shown: those in which the runs differ.
+        keys: The config keys in which the runs differ, which JSON and the page have.
+        table_keys: The config keys that are columns of the table.
     """
 
     listing: Listing
     runs: Sequence[RunSummary]
     metrics: Sequence[MetricName]
     keys: Sequence[str]
+    table_keys: Sequence[str] = ()
 
 
 def run_value(listing: Listing, key: str) -> RunValue:
@@ -201,6 +204,31 @@ def differing_keys(runs: Sequence[RunSummary]) -> list[str]:
     keys = dict.fromkeys(key for config in configs for key in config if key != "name")
     different = [key for key in keys if len({_identity(config.get(key, ABSENT)) for config in configs}) > 1]
     return sorted(different, key=lambda key: not all(key in config for config in configs))
+
+
+def table_keys(runs: Sequence[RunSummary], named_keys: Iterable[str] = ()) -> list[str]:
+    """Return the config keys that are columns of the table of runs.
+
+    Two runs of different tasks or model families differ in nearly all keys, which says nothing. So these are the keys
+    that are named, then the task and the family if they differ, then those in which runs of one task and family differ.
+
+    Args:
+        runs: The runs.
+        named_keys: Keys of a group, a condition or an order, as "config.KEY"; others are ignored.
+    """
+    kinds: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
+    for run in runs:
+        kinds.setdefault(tuple(_identity(run.config.get(key, ABSENT)) for key in _KIND_KEYS), []).append(run)
+    different = differing_keys(runs)
+    within_kinds = {key for group in kinds.values() for key in differing_keys(group)}
+    named = [key.removeprefix("config.") for key in named_keys if key.startswith("config.")]
+    kind_keys = [key for key in _KIND_KEYS if key in different]
+    return list(dict.fromkeys([*named, *kind_keys, *(key for key in different if key in within_kinds)]))
+
+
+def condition_keys(conditions: Iterable[str]) -> list[str]:
+    """Return the key of every condition."""
+    return [match[1] for condition in conditions if (match := _CONDITION.fullmatch(condition))]
 
 
 def _identity(value: Any) -> tuple[str, Any]:
