@@ -157,7 +157,7 @@ def strangers(page: str, root: Path) -> list[str]:
             continue
         else:
             names = [span] if re.fullmatch(r"[\w.]+", span) else re.findall(r"([\w.]+)[(=]", span)
-            missing += [name for name in names if not exists(name, known)]
+            missing += [name for name in names if not (exists(name, known) or Backend.advise_on_unknown(name))]
     return missing
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformer.tasks.decoding_config import DecodingConfig
     from transformer.tasks.generated_task import GeneratedTask
     from transformer.tasks.losses import TokenLoss, class_loss, token_loss
+    from transformer.tasks.masked_lm import mask_tokens
     from transformer.tasks.sequence_generation_base import (
         ImageToSequenceTask,
         SymbolSequenceTask,
@@ -104,6 +105,7 @@ __all__ = [
     "keep_correct_gold_alignments",
     "load_or_train_tokenizer",
     "make_capture_function",
+    "mask_tokens",
     "pad_texts",
     "patch_centers",
     "predict_continuations",
