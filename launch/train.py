@@ -186,7 +186,7 @@ def _check(experiment: "ExperimentConfig", workdir: Path, arguments: TrainArgume
         components = check_run(experiment, workdir, math.inf if unknown else memory_bytes)
     mesh = components.placement.mesh
     kind = mesh.devices.flat[0].device_kind
-    devices = f"{pluralize(mesh.size, 'device')} of {topology}" if topology else f"{mesh.size} x {kind}"
+    devices = f"{pluralize(mesh.size, 'device')} of {topology or kind}"
     fits = f"was not compared with the memory of {topology}" if unknown else f"fits {devices}"
     # A run that is resumed without a config file is not one that launch.compile reads.
     data_dir = [] if arguments.data_dir is None else [f"--config.{DATA_DIR_KEY}={arguments.data_dir}"]

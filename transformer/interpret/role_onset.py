@@ -185,11 +185,11 @@ def find_role_onsets(
         playing = [one for one in searched_heads if search.known.plays(one, last)]
         if not playing:
             best = max(searched_heads, key=lambda one: _finite(search.known.score(one, last)))
-            others = ", ".join(name_role(other) for other in search.known.roles(sites, last) if other is not role)
+            roles = ", ".join(name_role(known) for known in search.known.roles(sites, last))
             raise UserError(
                 f"no {'head' if head is None else f'head {head}'} plays the role {role.value} at step {last}, the last "
                 f"one that is known; {describe_head(best, replay)} comes nearest, with a score of "
-                f"{search.known.score(best, last):.2f}; roles that heads play there: {others or 'none'}"
+                f"{search.known.score(best, last):.2f}; roles that heads play there: {roles or 'none'}"
             )
         return search.run(playing)
 

@@ -52,5 +52,5 @@ def _first_reason(error: UserError) -> str:
     if not isinstance(nearest, InexpressibleModelError):
         return str(error)
     num_others = len(nearest.reasons) - 1
-    others = f" (and {num_others} more)" if num_others else ""
-    return f"the nearest type is {nearest.model_type}, but {nearest.reasons[0]}{others}"
+    suffix = f" (and {num_others} more)" if num_others else ""
+    return f"the nearest type is {nearest.model_type}, but {nearest.reasons[0]}{suffix}"

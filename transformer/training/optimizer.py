@@ -512,5 +512,5 @@ def _describe_frozen_layers(
         path.partition("/")[0]: f"the first {count} of {shapes[path][0]} layers of {path.partition('/')[0]}"
         for path, count in optimizer.num_frozen_entries.items()
     }
-    whole = {path.partition("/")[0] for path in shapes if path not in trained} - stacks.keys()
-    return f"; frozen: {' and '.join([*sorted(whole), *stacks.values()])}"
+    frozen_modules = {path.partition("/")[0] for path in shapes if path not in trained} - stacks.keys()
+    return f"; frozen: {' and '.join([*sorted(frozen_modules), *stacks.values()])}"

@@ -219,11 +219,11 @@ def table_keys(runs: Sequence[RunSummary], named_keys: Iterable[str] = ()) -> li
     kinds: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
     for run in runs:
         kinds.setdefault(tuple(_identity(run.config.get(key, ABSENT)) for key in _KIND_KEYS), []).append(run)
-    different = differing_keys(runs)
+    all_keys = differing_keys(runs)
     within_kinds = {key for group in kinds.values() for key in differing_keys(group)}
-    named = [key.removeprefix("config.") for key in named_keys if key.startswith("config.")]
-    kind_keys = [key for key in _KIND_KEYS if key in different]
-    return list(dict.fromkeys([*named, *kind_keys, *(key for key in different if key in within_kinds)]))
+    config_keys = [key.removeprefix("config.") for key in named_keys if key.startswith("config.")]
+    kind_keys = [key for key in _KIND_KEYS if key in all_keys]
+    return list(dict.fromkeys([*config_keys, *kind_keys, *(key for key in all_keys if key in within_kinds)]))
 
 
 def condition_keys(conditions: Iterable[str]) -> list[str]:
