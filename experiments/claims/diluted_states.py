@@ -16,7 +16,7 @@ def measure() -> Figures:
     import jax.numpy as jnp
     import numpy as np
 
-    from experiments.claims.short_training import select_model, train_models
+    from experiments.claims.training import train_models
     from transformer.layers.functional_module import Precision
     from transformer.models.registry import build, model_config
     from transformer.models.task_interface import InputSpec, TaskInterface
@@ -36,8 +36,7 @@ def measure() -> Figures:
     hidden = jax.jit(lambda variables, inputs: model.apply(variables, inputs, method="hidden", train=False)[0])
     seeds = []
     trained = train_models(model, draw, steps=STEPS, learning_rate=5e-3, seeds=SEEDS)
-    for index, seed in enumerate(SEEDS):
-        variables = select_model(trained, index)
+    for seed, variables in zip(SEEDS, trained, strict=True):
         inputs, labels_BxT = draw(jax.random.key(1000 + seed), PROBE_TRAINING + PROBE_TEST)
         targets_BxN = np.asarray(labels_BxT)[:, LENGTH:]
         correct_BxN = np.asarray(predict(variables, inputs))[:, LENGTH:].argmax(-1) == targets_BxN

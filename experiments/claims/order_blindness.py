@@ -14,7 +14,7 @@ def measure() -> Figures:
     import jax.numpy as jnp
     import numpy as np
 
-    from experiments.claims.short_training import select_model, train_models
+    from experiments.claims.training import train_models
     from transformer.layers.functional_module import Precision
     from transformer.models.registry import build, model_config
     from transformer.models.task_interface import TEXT_CLASSIFICATION, InputSpec, TaskInterface
@@ -43,8 +43,7 @@ def measure() -> Figures:
         model = build(model_config(config), interface, Precision())
         predict = jax.jit(lambda variables, inputs, model=model: model.apply(variables, inputs, train=False)[0])
         trained = train_models(model, draw, steps=STEPS, learning_rate=3e-3, seeds=SEEDS)
-        for index, seed in enumerate(SEEDS):
-            variables = select_model(trained, index)
+        for seed, variables in zip(SEEDS, trained, strict=True):
             inputs, labels = draw(jax.random.key(1000 + seed), TEST)
             swap = jnp.arange(VOCABULARY).at[FIRST].set(SECOND).at[SECOND].set(FIRST)
             logits = np.asarray(predict(variables, inputs))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.claims.short_training import select_model, train_models
+from experiments.claims.training import train_models
 from transformer.attention import Capture
 from transformer.layers.functional_module import Precision
 from transformer.models.model import Model, Variables
@@ -61,8 +61,7 @@ def draw_batch(key: jax.Array, count: int = BATCH) -> tuple[dict[str, jax.Array]
 def train(steps: int, seeds: Sequence[int]) -> tuple[Model, list[Variables]]:
     """Train the model of each seed on the translations alone."""
     model = make_model()
-    trained = train_models(model, draw_batch, steps=steps, learning_rate=5e-3, seeds=seeds)
-    return model, [select_model(trained, index) for index in range(len(seeds))]
+    return model, train_models(model, draw_batch, steps=steps, learning_rate=5e-3, seeds=seeds)
 
 
 def mean_maps(model: Model, variables: Variables, count: int) -> dict[str, dict[str, Any]]:

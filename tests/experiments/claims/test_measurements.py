@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.claims import short_training, symbol_translation, translation_costs
+from experiments.claims import symbol_translation, translation_costs
 from experiments.claims.catalog import claims_by_module
 from experiments.claims.claim import Measurement
 from experiments.claims.evidence import read_recorded_figures
 from experiments.claims.sequence_layers import convolution_layer, layers_to_connect, loop_lengths
+from experiments.claims.training import train_models
 from transformer.models.model import Variables
 
 CLAIMS = claims_by_module()
@@ -142,8 +143,8 @@ def test_models_of_several_seeds_learn_from_the_rows_that_count() -> None:
         init=lambda key: Variables({"weights": jax.random.normal(key, (4, 2))}, {}),
         apply=lambda variables, inputs, **_: (inputs["x"] @ variables.params["weights"], None),
     )
-    trained = short_training.train_models(model, draw, steps=60, learning_rate=0.1, seeds=(1, 2))
-    first, second = (np.asarray(short_training.select_model(trained, index).params["weights"]) for index in range(2))
+    trained = train_models(model, draw, steps=60, learning_rate=0.1, seeds=(1, 2))
+    first, second = (np.asarray(variables.params["weights"]) for variables in trained)
     assert not np.allclose(first, second)
     for weights in (first, second):
         margin = weights[:, 1] - weights[:, 0]
