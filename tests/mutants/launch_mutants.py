@@ -18,8 +18,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "launch/config_files.py",
-        "alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.8)",
-        "alike = difflib.get_close_matches(missing, names, n=1, cutoff=0.99)",
+        'alike = difflib.get_close_matches(missing.removeprefix(f"{root}/"), files, n=1, cutoff=0.8)',
+        'alike = difflib.get_close_matches(missing.removeprefix(f"{root}/"), files, n=1, cutoff=0.99)',
         ("tests/launch/test_cli.py",),
     ),
     Mutant(

@@ -185,7 +185,7 @@ def find_role_onsets(
         playing = [one for one in searched_heads if search.known.plays(one, last)]
         if not playing:
             best = max(searched_heads, key=lambda one: _finite(search.known.score(one, last)))
-            roles = ", ".join(name_role(known) for known in search.known.roles(sites, last))
+            roles = ", ".join(name_role(other_role) for other_role in search.known.roles(sites, last))
             raise UserError(
                 f"no {'head' if head is None else f'head {head}'} plays the role {role.value} at step {last}, the last "
                 f"one that is known; {describe_head(best, replay)} comes nearest, with a score of "

@@ -296,8 +296,8 @@ class LabeledTextTask(BaseTask):
         files = (self.config.dataset, *self.config.held_out.by_split.values())
         headers = describe_missing_headers(files, columns, self.config.data_dir) if columns else ""
         classes = self.config.shape.classes if self.config.reads_own_files else ()
-        named = f"classes {', '.join(classes[:_CLASSES_SHOWN])}" + ", ..." * (len(classes) > _CLASSES_SHOWN)
-        how = join_notes((how, headers, named if classes else "", describe_overlap(texts, self.head.counted)))
+        class_list = f"classes {', '.join(classes[:_CLASSES_SHOWN])}" + ", ..." * (len(classes) > _CLASSES_SHOWN)
+        how = join_notes((how, headers, class_list if classes else "", describe_overlap(texts, self.head.counted)))
         summary = describe_splits(self.config.dataset, sizes, self.head.counted, how)
         num_truncated = sum(split.num_truncated for split in self.splits.values())
         truncation = (

@@ -109,11 +109,11 @@ def number_labels(file: FileLabels, classes: tuple[str, ...], unit: str = "examp
     numbers = {label: number for number, label in enumerate(classes)}
     for place, label in enumerate(file.labels):
         if label not in numbers:
-            has = sorted(set(file.labels))
-            shown = ", ".join(has[:_SHOWN]) + ", ..." * (len(has) > _SHOWN)
+            file_labels = sorted(set(file.labels))
+            label_list = ", ".join(file_labels[:_SHOWN]) + ", ..." * (len(file_labels) > _SHOWN)
             raise UserError(
                 f"{file.path}: {unit} {place + 1} has the label {label!r}, which is none of config.task.classes (the "
-                f"labels of the file are {shown}{advise_header(file, place)}): {suggest_nearest(label, classes)}"
+                f"labels of the file are {label_list}{advise_header(file, place)}): {suggest_nearest(label, classes)}"
             )
     return [numbers[label] for label in file.labels]
 

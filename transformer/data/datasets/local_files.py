@@ -346,8 +346,8 @@ def format_row(cells: Sequence[str]) -> str:
 
 def _quote_cell(cell: str) -> str:
     text = cell if cell.isprintable() else " ".join(cell.split())
-    shown = text if len(text) <= _CELL_CHARACTERS_SHOWN else f"{text[:_CELL_CHARACTERS_SHOWN]}..."
-    return escape_control_characters(json.dumps(shown, ensure_ascii=False))
+    beginning = text if len(text) <= _CELL_CHARACTERS_SHOWN else f"{text[:_CELL_CHARACTERS_SHOWN]}..."
+    return escape_control_characters(json.dumps(beginning, ensure_ascii=False))
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -126,9 +126,9 @@ def _read_label_folder(folder: pathlib.Path) -> list[tuple[str, str]]:
     """
     rows = []
     for file in list_files(folder, (".txt",)).files:
-        label, *rest = file.relative_to(folder).parts
+        label, *below = file.relative_to(folder).parts
         text = read_text(file).strip()
-        if not rest:
+        if not below:
             raise UserError(f"{file} has no label: put it in a folder in {folder}, whose name is its label")
         if not text:
             raise UserError(f"{file} is empty: fill or remove it")
