@@ -101,22 +101,6 @@ def apply_edited(model: Model, variables: Variables, inputs: Any, edits: list[Ed
     return EditedModel.of(model, edits).apply(variables, inputs, train=False)
 
 
-def scale_heads(loaded: Loaded, factors: dict[tuple[int, int], float]) -> Loaded:
-    """The model with the rows of heads [layer, head] in the output matrices scaled: one program for all choices."""
-    components, state = loaded
-
-    def scale(path: tuple, leaf: jax.Array) -> jax.Array | np.ndarray:
-        if "attention/output/kernel" not in jax.tree_util.keystr(path, simple=True, separator="/"):
-            return leaf
-        kernel_LxHxDxE = np.array(leaf)
-        for head, factor in factors.items():
-            kernel_LxHxDxE[head] *= factor
-        return kernel_LxHxDxE
-
-    params = jax.tree_util.tree_map_with_path(scale, state.variables.params)
-    return components, state._replace(variables=state.variables._replace(params=params))
-
-
 def example_losses(loaded: Loaded, batches: list[Batch], edits: list[Edit]) -> tuple[np.ndarray, np.ndarray]:
     """The summed loss and the number of tokens of each example, by single edited passes and NumPy's softmax."""
     components, state = loaded
@@ -223,7 +207,9 @@ def test_importance_is_the_slope_of_the_loss_in_the_gate(
         for width in (step, 2 * step):
             ends = [
                 example_losses(
-                    scale_heads(language_model, {(one.layer, one.head): 1 + sign * width}), list(held_out.batches), []
+                    language_model,
+                    list(held_out.batches),
+                    [Edit(NAME, factor=1 + sign * width, layers=one.layer, heads=one.head)],
                 )
                 for sign in (1, -1)
             ]
@@ -242,8 +228,8 @@ def test_pairs_and_pruning_are_heads_set_to_zero_together(
     batches = list(held_out.batches)
 
     def loss_without(*removed: int) -> float:
-        without = scale_heads(language_model, {(HEADS[index].layer, HEADS[index].head): 0 for index in removed})
-        losses, counts = example_losses(without, batches, [])
+        edits = [zero(NAME, layers=HEADS[index].layer, heads=HEADS[index].head) for index in removed]
+        losses, counts = example_losses(language_model, batches, edits)
         return losses.sum() / counts.sum()
 
     assert [(pair.first, pair.second) for pair in ablated.pairs] == [(0, 1), (2, 3)]
