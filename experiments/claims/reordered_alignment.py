@@ -41,8 +41,8 @@ def judge(figures: Figures) -> Finding:
         f"Of the weight, at least {near['same']:.0%} lies within one word of the right one where the order stays, "
         f"{near['phrase']:.0%} where three words are reversed and {near['reversed']:.0%} where all are, in each of "
         f"{seeds} seeds (a map that knows of nothing has {figures['chance_near']:.0%}); on the right word itself it is "
-        f"{min(exact.values()):.0%} to {max(row['exact'] for row in figures['rows']):.0%}. At least {right:.0%} of the "
-        "words are translated rightly."
+        f"{min(exact.values()):.0%} to {max(row['exact'] for row in figures['rows']):.0%}. In the "
+        f"worst seed and order, {right:.1%} of the words are translated rightly."
     )
     if min(near.values()) < 0.7:
         return Finding(Verdict.FAILS, reason)
