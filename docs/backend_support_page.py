@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from docs.markdown_table import markdown_table
 from transformer.attention.attention_spec import AttentionSpec, Backend
 from transformer.attention.backends import (
     BACKENDS,
@@ -124,8 +125,8 @@ def _backend_section(backend: Backend, limits: Mapping[str, Sequence[str]]) -> s
         "weights of captured maps": CAPTURE_SOURCES.get(backend, "recomputed from a blockwise log-sum-exp"),
         **{name: values[column] for name, values in limits.items()},
     }
-    rows = {name: [value] for name, value in properties.items()}
-    return "\n\n".join([f"## {backend.value}", _variants_table(backend), _markdown_table(["property", "value"], rows)])
+    table = markdown_table(("property", "value"), properties.items())
+    return "\n\n".join([f"## {backend.value}", _variants_table(backend), table])
 
 
 def _probe_limits() -> dict[str, list[str]]:
@@ -181,18 +182,13 @@ def _auto_choices() -> str:
     device_settings = (*machines, ("tpu", "bfloat16", 1), ("tpu", "bfloat16", 4))
     sections = []
     for length in (512, 4096):
-        rows = {}
+        rows = []
         for platform, dtype, devices in device_settings:
             shape = CallShape(platform, dtype, 8, 8, length, length, 64, 64, devices)
             backends = [choose_backend(AttentionSpec(), request, shape).value for request in requests.values()]
-            rows[f"{devices} {platform} in {dtype}"] = backends
-        sections.append(f"Length {length:,}:\n\n" + _markdown_table(["devices", *requests], rows))
+            rows.append([f"{devices} {platform} in {dtype}", *backends])
+        sections.append(f"Length {length:,}:\n\n" + markdown_table(["devices", *requests], rows))
     return "\n\n".join(sections)
-
-
-def _markdown_table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([name, *cells] for name, cells in rows.items())]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def table_masks() -> tuple[frozenset[str], ...]:

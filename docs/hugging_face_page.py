@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from docs.markdown_table import markdown_table
 from experiments.records import CHECKOUT
 from transformer.data.tokenizers.huggingface_tokenizers import tokenizer_files
 from transformer.huggingface.conversion_spec import ConversionSpec
@@ -166,19 +167,17 @@ def models_page() -> str:
     recorded = json.loads(DIFFERENCES.read_text(encoding="utf-8"))
     parts = (
         HEAD,
-        _table(("models", "`model_type`", "family", "heads", "tokenizer"), _type_rows()),
+        markdown_table(("models", "`model_type`", "family", "heads", "tokenizer"), _type_rows()),
         CLASSES,
-        _table(("`model_type`", "class", "family", "exported as", "largest difference"), class_rows(recorded.values())),
+        markdown_table(
+            ("`model_type`", "class", "family", "exported as", "largest difference"), class_rows(recorded.values())
+        ),
         REFUSED,
-        _table(("key", "values", "`model_type`"), refused_rows(CONVERSIONS)),
+        markdown_table(("key", "values", "`model_type`"), refused_rows(CONVERSIONS)),
         UNSUPPORTED,
-        _table(("models", "reason"), UNSUPPORTED_MODELS.items()),
+        markdown_table(("models", "reason"), UNSUPPORTED_MODELS.items()),
     )
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
 def class_families(model_type: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from docs.markdown_table import markdown_table
 from transformer.runs.metric_definitions import (
     ANSWER_METRICS,
     PREDICTION_METRICS,
@@ -52,7 +53,7 @@ def metrics_page(projects: Mapping[str, str]) -> str:
     Args:
         projects: The title of each project that defines metrics of its own, by the name of its folder.
     """
-    sections = [f"## {title}\n\n{text}\n\n{_table(rows)}" for title, (rows, text) in _SECTIONS.items()]
+    sections = [f"## {title}\n\n{text}\n\n{_metrics_table(rows)}\n" for title, (rows, text) in _SECTIONS.items()]
     items = [
         f"- [{title}](../../experiments/{project}/README.md#metrics)\n" for project, title in sorted(projects.items())
     ]
@@ -60,6 +61,6 @@ def metrics_page(projects: Mapping[str, str]) -> str:
     return "\n".join([_HEAD, *sections, own])
 
 
-def _table(rows: Iterable[MetricDefinition]) -> str:
-    lines = [f"| `{row.name}` | {row.unit} | {row.meaning.replace('|', chr(92) + '|')} |\n" for row in rows]
-    return "| metric | unit | meaning |\n| --- | --- | --- |\n" + "".join(lines)
+def _metrics_table(rows: Iterable[MetricDefinition]) -> str:
+    cells = ((f"`{row.name}`", row.unit, row.meaning.replace("|", "\\|")) for row in rows)
+    return markdown_table(("metric", "unit", "meaning"), cells)

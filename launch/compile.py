@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Command, ConfigArguments, flag
+from launch.text_table import align_columns
 from transformer.config import UserError
 from transformer.system.command_invocation import PACKAGE_PARENT, subprocess_command
 
@@ -159,21 +160,18 @@ def format_shardings(experiment: "ExperimentConfig", topology: str, *, as_json: 
         ]
         plain = {"mesh": mesh, "rules": experiment.sharding.rules, "bytes": total, "bytes_per_device": on_device}
         return json.dumps({**plain, "parameters": entries}, indent=1)
-    rows = [("parameter", "shape", "logical axes", "PartitionSpec", "bytes per device")]
+    columns = ("parameter", "shape", "logical axes", "PartitionSpec", "bytes per device")
+    rows = [dict(zip(columns, columns, strict=True))]
     for parameter in parameters:
         axes = ", ".join(str(name) for name in parameter.axes)
         spec = ", ".join("+".join(axes) if isinstance(axes, tuple) else str(axes) for axes in parameter.spec)
-        rows.append((parameter.path, str(parameter.shape), f"({axes})", f"({spec})", f"{parameter.bytes_per_device:,}"))
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:4], widths, strict=True)), f"{row[4]:>16}"])
-        for row in rows
-    ]
+        cells = (parameter.path, str(parameter.shape), f"({axes})", f"({spec})", f"{parameter.bytes_per_device:,}")
+        rows.append(dict(zip(columns, cells, strict=True)))
     summary = (
         f"{experiment.run.name} on {format_mesh(mesh)}, rules {experiment.sharding.rules}: {total / GB:,.4f} GB of "
         f"parameters, {on_device / GB:,.4f} GB per device"
     )
-    return "\n".join([summary, *lines])
+    return f"{summary}\n{align_columns(rows, columns[:-1])}"
 
 
 def _search_meshes(experiment: "ExperimentConfig", topology: str, tries: int) -> list["CompiledCandidate"]:
@@ -431,7 +429,8 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
         expected = compiled.report.step_estimate
         return not compiled.report.fits, unlimited if expected is None else expected.step_seconds
 
-    rows = [("mesh", "remat", "GB per device", "step", "MFU", "communication", "")]
+    columns = ("mesh", "remat", "GB per device", "step", "MFU", "communication", "")
+    rows = [dict(zip(columns, columns, strict=True))]
     for compiled in sorted(candidates, key=order):
         report, expected = compiled.report, compiled.report.step_estimate
         speed = ("-", "-", "-")
@@ -443,9 +442,9 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
             )
         needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
         fits = "fits" if report.fits else "does not fit"
-        rows.append((format_mesh(report.mesh_shape), compiled.candidate.remat.value, needed, *speed, fits))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        cells = (format_mesh(report.mesh_shape), compiled.candidate.remat.value, needed, *speed, fits)
+        rows.append(dict(zip(columns, cells, strict=True)))
+    lines = [align_columns(rows, columns)]
     best = min(candidates, key=order, default=None)
     if best is not None and best.report.fits:
         lines += ["", "best: " + " ".join(best.candidate.flags)]

@@ -5,11 +5,12 @@ import functools
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from launch.cli import run
 from launch.command import Arguments, Command, flag, trust_flag
+from launch.text_table import align_columns
 from transformer.config import UserError, lookup_by_name
 
 if TYPE_CHECKING:
@@ -234,25 +235,6 @@ def format_columns(entries: list[dict[str, Any]]) -> str:
     heading = dict(zip(entries[0], entries[0], strict=True))
     return align_columns(
         [heading, *({name: _format_value(value) for name, value in entry.items()} for entry in entries)], text_columns
-    )
-
-
-def align_columns(rows: list[dict[str, str]], left_aligned: Collection[str]) -> str:
-    """Align the columns of a table.
-
-    Args:
-        rows: The rows, each with the same columns by name.
-        left_aligned: The names of the columns that are aligned to the left; others are to the right.
-
-    Returns:
-        The rows as lines of text.
-    """
-    widths = {name: max(len(row[name]) for row in rows) for name in rows[0]}
-    return "\n".join(
-        "  ".join(
-            f"{row[name]:{'<' if name in left_aligned else '>'}{width}}" for name, width in widths.items()
-        ).rstrip()
-        for row in rows
     )
 
 

@@ -275,8 +275,8 @@ def test_all_intervals_that_do_not_fit_are_told_at_once_with_values_that_do(chan
     values = {**RUN, "steps": 10, **changes}
     with pytest.raises(UserError) as refused:
         from_config(RunConfig, values)
-    told = re.findall(r"config\.(\w+)=(\d+)", str(refused.value).rpartition(": ")[2])
-    assert {name: int(value) for name, value in told} == would_do
+    suggestions = re.findall(r"config\.(\w+)=(\d+)", str(refused.value).rpartition(": ")[2])
+    assert {name: int(value) for name, value in suggestions} == would_do
     from_config(RunConfig, {**values, **would_do})
 
 

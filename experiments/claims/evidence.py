@@ -72,6 +72,22 @@ def measure(claim: Claim, evidence: Measurement) -> MeasuredRecord:
     )
 
 
+def format_provenance(record: MeasuredRecord) -> str:
+    """Format the hardware, versions and commit of a record."""
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    commit, plus, _ = (record.commit or "unknown").partition("+")
+    return f"{record.hardware}; {versions}; commit {commit[:8]}{' with changes' if plus else ''}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a time, in seconds or minutes."""
+    if seconds < 0.095:
+        return "under 0.1 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
+
+
 def write_record(path: Path, record: MeasuredRecord) -> None:
     """Write a record, a line for each fact and each figure."""
     facts = asdict(record)

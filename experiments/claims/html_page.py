@@ -7,8 +7,8 @@ from pathlib import Path
 from experiments.claims.claim import Records, Verdict
 from experiments.claims.drawing import draw_exhibit, heat_styles
 from experiments.claims.errata import Erratum
-from experiments.claims.evidence import MeasuredRecord
-from experiments.claims.judgment import LECTURES, JudgedClaim
+from experiments.claims.evidence import format_provenance, format_seconds
+from experiments.claims.judgment import LECTURES, JudgedClaim, LectureSection, divide_by_lecture
 from transformer.pages.template import escape_html, render_static_page, with_shared_styles
 
 TITLE = "The claims of five lectures on attention"
@@ -30,7 +30,8 @@ def render_page(judged_claims: Sequence[JudgedClaim], errata: Sequence[Erratum])
         errata: The errata, in the order of their numbers.
     """
     known_names = {judged.claim.name for judged in judged_claims}
-    lectures = "".join(_lecture(lecture, judged_claims, errata, known_names) for lecture in LECTURES)
+    sections = divide_by_lecture(judged_claims, errata)
+    lectures = "".join(_lecture(lecture, section, known_names) for lecture, section in sections.items())
     index = "".join(map(_index_entry, judged_claims))
     body = f"""<header>
 <p class="eyebrow">Headwise</p>
@@ -71,28 +72,23 @@ def _index_entry(judged: JudgedClaim) -> str:
     )
 
 
-def _lecture(
-    lecture: str, judged_claims: Sequence[JudgedClaim], errata: Sequence[Erratum], known_names: set[str]
-) -> str:
+def _lecture(lecture: str, section: LectureSection, known_names: set[str]) -> str:
     """Return the claims and errata of a lecture: in full those that no earlier lecture has, links to the others."""
-    own_claims = [judged for judged in judged_claims if judged.claim.lectures[0] == lecture]
-    repeated = [judged.claim for judged in judged_claims if lecture in judged.claim.lectures[1:]]
-    own_errata = [erratum for erratum in errata if erratum.lectures[0] == lecture]
-    repeated_errata = [erratum for erratum in errata if lecture in erratum.lectures[1:]]
     parts = [
         f'<section class="lecture" id="{lecture}"><h2>Lecture {lecture} '
         f'<span class="topic">{escape_html(LECTURES[lecture])}</span></h2>',
-        f'<p class="note">{_count(len(own_claims) + len(repeated), "claim", "claims")}, '
-        f"{_count(len(own_errata) + len(repeated_errata), 'erratum', 'errata')}</p>",
-        f'<div class="claims">{"".join(map(_claim, own_claims))}</div>',
+        f'<p class="note">{_count(len(section.claims) + len(section.repeated_claims), "claim", "claims")}, '
+        f"{_count(len(section.errata) + len(section.repeated_errata), 'erratum', 'errata')}</p>",
+        f'<div class="claims">{"".join(map(_claim, section.claims))}</div>',
     ]
-    if repeated:
-        parts.append(_links("Also claimed here, and judged above", ((claim.name, claim.title) for claim in repeated)))
-    if own_errata:
-        items = "".join(_erratum(erratum, known_names) for erratum in own_errata)
+    if section.repeated_claims:
+        entries = ((claim.name, claim.title) for claim in section.repeated_claims)
+        parts.append(_links("Also claimed here, and judged above", entries))
+    if section.errata:
+        items = "".join(_erratum(erratum, known_names) for erratum in section.errata)
         parts.append(f'<div class="panel errata"><h3>Errata of {lecture}</h3>{items}</div>')
-    if repeated_errata:
-        entries = ((erratum.name, erratum.statement) for erratum in repeated_errata)
+    if section.repeated_errata:
+        entries = ((erratum.name, erratum.statement) for erratum in section.repeated_errata)
         parts.append(_links("Errata above that are of this lecture too", entries))
     return "".join([*parts, "</section>"])
 
@@ -135,22 +131,6 @@ def _provenance(judged: JudgedClaim) -> Mapping[str, str]:
     assert record is not None
     measured = f"in {format_seconds(record.seconds)}, {format_provenance(record)}"
     return {"Command": f"<code>{escape_html(record.command)}</code>", "Measured": escape_html(measured)}
-
-
-def format_provenance(record: MeasuredRecord) -> str:
-    """Format the hardware, versions and commit of a record."""
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    commit, plus, _ = (record.commit or "unknown").partition("+")
-    return f"{record.hardware}; {versions}; commit {commit[:8]}{' with changes' if plus else ''}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a time, in seconds or minutes."""
-    if seconds < 0.095:
-        return "under 0.1 s"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
 
 
 def _erratum(erratum: Erratum, known_names: set[str]) -> str:

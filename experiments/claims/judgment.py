@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.claims.claim import Claim, Figures, Finding, Measurement
+from experiments.claims.errata import Erratum
 from experiments.claims.evidence import MeasuredRecord, load_figures, record_file
 from experiments.claims.exhibits import Exhibit
 
@@ -61,3 +62,33 @@ def judge_recorded(claims_by_module: Mapping[str, Claim]) -> tuple[JudgedClaim, 
         for module, claim in claims_by_module.items()
         if not isinstance(claim.evidence, Measurement) or record_file(module).exists()
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LectureSection:
+    """What a page shows of a lecture.
+
+    Attributes:
+        claims: The claims of which no earlier lecture is one.
+        repeated_claims: The claims that stand with an earlier lecture.
+        errata: The errata of which no earlier lecture is one.
+        repeated_errata: The errata that stand with an earlier lecture.
+    """
+
+    claims: Sequence[JudgedClaim]
+    repeated_claims: Sequence[Claim]
+    errata: Sequence[Erratum]
+    repeated_errata: Sequence[Erratum]
+
+
+def divide_by_lecture(judged_claims: Sequence[JudgedClaim], errata: Sequence[Erratum]) -> Mapping[str, LectureSection]:
+    """Divide claims and errata by lecture; each stands with the first of its lectures."""
+    return {
+        lecture: LectureSection(
+            claims=[judged for judged in judged_claims if judged.claim.lectures[0] == lecture],
+            repeated_claims=[judged.claim for judged in judged_claims if lecture in judged.claim.lectures[1:]],
+            errata=[erratum for erratum in errata if erratum.lectures[0] == lecture],
+            repeated_errata=[erratum for erratum in errata if lecture in erratum.lectures[1:]],
+        )
+        for lecture in LECTURES
+    }

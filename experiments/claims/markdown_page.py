@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from experiments.claims.claim import Claim, Records, Verdict
 from experiments.claims.drawing import format_number
 from experiments.claims.errata import Erratum
+from experiments.claims.evidence import format_provenance, format_seconds
 from experiments.claims.exhibits import Exhibit, LineChart, Table
-from experiments.claims.html_page import format_provenance, format_seconds
-from experiments.claims.judgment import LECTURES, JudgedClaim
+from experiments.claims.judgment import LECTURES, JudgedClaim, divide_by_lecture
 
 FOLDER = "docs"
 MAX_CHART_ROWS = 12  # a chart over more values is on the other page alone
@@ -27,8 +27,8 @@ python -m experiments.claims --only=C-01 --rerun    # measure one again
 python -m experiments.claims --lecture=S3 --fast    # measure the quick ones of a lecture again
 ```
 
-The command writes this page and [claims.html](../experiments/claims/claims.html), one offline page with the curves
-and heat maps. [How to add a claim](../experiments/claims/README.md#add-a-claim).
+The command writes this page and `experiments/claims/claims.html`, one offline page with the curves and heat
+maps. [How to add a claim](../experiments/claims/README.md#add-a-claim).
 
 | verdict | claims | |
 | --- | --- | --- |
@@ -53,16 +53,14 @@ def render_markdown(judged_claims: Sequence[JudgedClaim], errata: Sequence[Errat
     head += "".join(f"| {verdict} | {counts[verdict]} | {_MEANINGS[verdict]} |\n" for verdict in Verdict)
     anchors = {judged.claim.name: f"#{_anchor(_heading(judged.claim))}" for judged in judged_claims}
     parts = [head, _list_claims(judged_claims, anchors), *([_list_errata(errata)] if errata else [])]
-    for lecture, topic in LECTURES.items():
-        parts.append(f"## Lecture {lecture}\n\n{topic}.\n")
-        repeated = [judged.claim for judged in judged_claims if lecture in judged.claim.lectures[1:]]
-        if repeated:
-            links = ", ".join(f"[{claim.name}]({anchors[claim.name]})" for claim in repeated)
+    for lecture, section in divide_by_lecture(judged_claims, errata).items():
+        parts.append(f"## Lecture {lecture}\n\n{LECTURES[lecture]}.\n")
+        if section.repeated_claims:
+            links = ", ".join(f"[{claim.name}]({anchors[claim.name]})" for claim in section.repeated_claims)
             parts.append(f"Also claimed here, and judged above: {links}.\n")
-        parts += [_claim(judged) for judged in judged_claims if judged.claim.lectures[0] == lecture]
-        own_errata = [erratum for erratum in errata if erratum.lectures[0] == lecture]
-        if own_errata:
-            rows = (_erratum_row(erratum, anchors) for erratum in own_errata)
+        parts += map(_claim, section.claims)
+        if section.errata:
+            rows = (_erratum_row(erratum, anchors) for erratum in section.errata)
             columns = ("", "the lecture says", "right is", "source", "shown by")
             parts.append(f"### {_errata_heading(lecture)}\n\n{_table(columns, rows)}")
     return "\n".join(parts)

@@ -42,7 +42,7 @@ INTERFACE = TaskInterface(
 CONFIG = {"family": "recurrent_encoder_decoder", "width": WIDTH, "embedding_width": 24}
 
 
-def make_model(precision: Precision = Precision(), **changes: Any) -> Model:  # noqa: B008 (frozen)
+def make_model(precision: Precision, **changes: Any) -> Model:
     """Return the model; the defaults are Bahdanau's: a bidirectional GRU and additive attention."""
     return build(model_config({**CONFIG, **changes}), INTERFACE, precision)
 
@@ -60,7 +60,7 @@ def draw_batch(key: jax.Array, count: int = BATCH) -> tuple[dict[str, jax.Array]
 
 def train(steps: int, seeds: Sequence[int]) -> tuple[Model, list[Variables]]:
     """Train the model of each seed on the translations alone."""
-    model = make_model()
+    model = make_model(Precision())
     return model, train_models(model, draw_batch, steps=steps, learning_rate=5e-3, seeds=seeds)
 
 

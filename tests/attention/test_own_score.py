@@ -113,8 +113,8 @@ def test_a_class_of_ones_own_is_a_score() -> None:
 
     params = AttentionParameters(score=Weighted(weight))
     logits = np.einsum("bqhd,hd,bkhd->bhqk", *(np.asarray(each, np.float64) for each in (q, weight, k)))
-    found, _ = attend(q, k, v, spec=AttentionSpec(Weighted), params=params)
-    np.testing.assert_allclose(found, by_hand(logits, v), atol=2e-6)
+    output, _ = attend(q, k, v, spec=AttentionSpec(Weighted), params=params)
+    np.testing.assert_allclose(output, by_hand(logits, v), atol=2e-6)
     step = 1e-3 * np.eye(12).reshape(12, 3, 4)[5].astype(np.float32)
     slope = (total(weight + step) - total(weight - step)) / 2e-3
     assert float(jax.grad(total)(weight)[1, 1]) == pytest.approx(float(slope), rel=2e-2, abs=1e-3)
@@ -141,9 +141,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
 def test_a_subclass_that_is_a_product_runs_in_blocks() -> None:
     q, k, v = arrays()
     doubled = type("Doubled", (Dot,), {"query": lambda self, q: 2 * q, "is_dot_product": False})
-    found, _ = attend(q, k, v, spec=AttentionSpec(doubled, backend=Backend.BLOCKWISE))
+    output, _ = attend(q, k, v, spec=AttentionSpec(doubled, backend=Backend.BLOCKWISE))
     logits = 2 * np.einsum("bqhd,bkhd->bhqk", np.asarray(q, np.float64), np.asarray(k, np.float64))
-    np.testing.assert_allclose(found, by_hand(logits, v), atol=2e-6)
+    np.testing.assert_allclose(output, by_hand(logits, v), atol=2e-6)
 
 
 @pytest.fixture

@@ -47,10 +47,10 @@ def test_a_first_line_whose_label_no_other_line_has_is_refused(name: str, tmp_pa
 
 def test_quoted_line_ends_and_control_characters_stay_in_one_line(tmp_path: Path) -> None:
     write(tmp_path / "x.csv", [('the\n"review"\x1b[2J' + " word" * 40, "senti\r\nment"), *REVIEWS])
-    told = refusal(lambda: labels(tmp_path, "x.csv"))
+    message = refusal(lambda: labels(tmp_path, "x.csv"))
     assert (
         r"""its first line, "the \"review\"\u001b[2J word word word word wor..." -> "senti ment", names no columns"""
-        in told
+        in message
     )
 
 
@@ -87,8 +87,8 @@ def test_a_header_is_found_in_every_file_and_labels_of_all_files_count(tmp_path:
     write(tmp_path / "train.csv", [("a film", "awful"), *REVIEWS])
     write(tmp_path / "dev.csv", IMDB)
     write(tmp_path / "test.csv", IMDB)
-    told = refusal(lambda: labels(tmp_path, "named.csv", HeldOutFiles("dev.csv", "test.csv")))
-    assert "dev.csv: its first line" in told
+    message = refusal(lambda: labels(tmp_path, "named.csv", HeldOutFiles("dev.csv", "test.csv")))
+    assert "dev.csv: its first line" in message
     write(tmp_path / "dev.csv", [("text", "label"), ("some film", "awful"), *REVIEWS])
     assert labels(tmp_path, "train.csv", HeldOutFiles("dev.csv")) == ("awful", "bad", "good")
 
@@ -96,13 +96,15 @@ def test_a_header_is_found_in_every_file_and_labels_of_all_files_count(tmp_path:
 def test_the_first_line_of_two_texts_and_a_label_is_checked_too(tmp_path: Path) -> None:
     rows = [("a", f"b {number}", ("no", "yes")[number % 2]) for number in range(40)]
     write(tmp_path / "x.tsv", [("sentence1", "sentence2", "gold_label"), *rows])
-    told = refusal(lambda: labels_of_examples("x.tsv", str(tmp_path), FineTuningProblem.ENTAILMENT, NOTHING_HELD_OUT))
-    assert 'its first line, "sentence1", "sentence2" -> "gold_label", names no columns' in told
-    assert "name the columns premise, hypothesis and label there" in told
-    told = refusal(
+    message = refusal(
+        lambda: labels_of_examples("x.tsv", str(tmp_path), FineTuningProblem.ENTAILMENT, NOTHING_HELD_OUT)
+    )
+    assert 'its first line, "sentence1", "sentence2" -> "gold_label", names no columns' in message
+    assert "name the columns premise, hypothesis and label there" in message
+    message = refusal(
         lambda: open_examples("x.tsv", data_dir=str(tmp_path), problem=FineTuningProblem.SIMILARITY, classes=())
     )
-    assert told == (
+    assert message == (
         f"{tmp_path / 'x.tsv'}: example 1 has the label 'gold_label', which is no score: give a number, or name the "
         "labels by config.task.classes; its first line names no columns: name first, second and label there"
     )
@@ -117,17 +119,17 @@ def test_an_unknown_label_is_told_with_its_example_and_the_labels_of_the_file(tm
         "bad, good"
     )
     write(tmp_path / "x.csv", [*REVIEWS, ("a film", "ugly")])
-    told = refusal(read)
-    assert "x.csv: example 41 has the label 'ugly'" in told
-    assert told.endswith("config.task.classes (the labels of the file are bad, good, ugly): known: bad, good")
+    message = refusal(read)
+    assert "x.csv: example 41 has the label 'ugly'" in message
+    assert message.endswith("config.task.classes (the labels of the file are bad, good, ugly): known: bad, good")
 
 
 @pytest.mark.parametrize("header", [("Source", "TARGET"), (" source", "target "), ("id", "Target", "Source")])
 def test_names_of_columns_in_another_spelling_are_no_example(header: tuple[str, ...], tmp_path: Path) -> None:
     write(tmp_path / "x.csv", [header, *[("a", "b", "c")[: len(header)]] * 3])
-    told = refusal(lambda: read_fields(tmp_path / "x.csv", ("source", "target")))
-    assert "x.csv: its first line names " in told
-    assert told.endswith(": write source and target there")
+    message = refusal(lambda: read_fields(tmp_path / "x.csv", ("source", "target")))
+    assert "x.csv: its first line names " in message
+    assert message.endswith(": write source and target there")
 
 
 def test_a_missing_header_is_described_with_the_first_row(tmp_path: Path) -> None:

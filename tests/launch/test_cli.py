@@ -697,14 +697,14 @@ def test_the_platform_is_the_cpu_only_where_no_accelerator_is(tmp_path, device):
 
 
 def test_a_command_looks_through_its_objects_less_often_than_python_would(config_file):
-    before, found = gc.get_threshold(), []
+    before, thresholds = gc.get_threshold(), []
     gc.set_threshold(2_000, *before[1:])
     try:
         words = [f"--config={config_file}", "--workdir=x"]
-        assert cli.run(COMMAND, lambda arguments: found.append(gc.get_threshold()), words) == 0
+        assert cli.run(COMMAND, lambda arguments: thresholds.append(gc.get_threshold()), words) == 0
     finally:
         gc.set_threshold(*before)
-    assert found == [(50_000, *before[1:])]
+    assert thresholds == [(50_000, *before[1:])]
 
 
 NO_ACCELERATOR = not has_device(ACCELERATORS)

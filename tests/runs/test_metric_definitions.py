@@ -19,9 +19,9 @@ from transformer.runs.metric_definitions import METRICS, MetricDefinition, find_
     ],
 )
 def test_a_metric_is_found(name: str, definition: str) -> None:
-    found = find_definition(name)
-    assert found is not None
-    assert found.name == definition
+    metric = find_definition(name)
+    assert metric is not None
+    assert metric.name == definition
 
 
 @pytest.mark.parametrize("name", ["losses", "Loss", "a/b/loss", "cloze_accuracy_few", "bleu/", "accuracy/color"])

@@ -41,12 +41,12 @@ def marks(chart: LineChart) -> np.ndarray:
     ],
 )
 def test_marks_stand_where_their_values_are(x: Sequence[float], y: Sequence[float], scales: tuple[str, str]) -> None:
-    found = marks(chart_of(x, y, x_scale=scales[0], y_scale=scales[1]))
+    drawn_places = marks(chart_of(x, y, x_scale=scales[0], y_scale=scales[1]))
     for axis, (values, scale) in enumerate(zip((x, y), scales, strict=True)):
         expected = np.log(values) if scale == "log" else np.asarray(values, float)
         # Equal differences of values are equal differences of places; upward is a smaller y.
-        slope, offset = np.polyfit(expected, found[:, axis], 1)
-        np.testing.assert_allclose(slope * expected + offset, found[:, axis], atol=0.11)
+        slope, offset = np.polyfit(expected, drawn_places[:, axis], 1)
+        np.testing.assert_allclose(slope * expected + offset, drawn_places[:, axis], atol=0.11)
         assert slope > 0 if axis == 0 else slope < 0
 
 

@@ -5,18 +5,19 @@ from collections import Counter
 
 import pytest
 
-from experiments.claims.catalog import claims
+from experiments.claims.catalog import claims, claims_by_module
 from experiments.claims.claim import Finding, Verdict
 from experiments.claims.errata import ERRATA
-from experiments.claims.evidence import MeasuredRecord
+from experiments.claims.evidence import MeasuredRecord, format_provenance, format_seconds
 from experiments.claims.exhibits import LineChart, Series, Table
-from experiments.claims.html_page import STYLES, format_provenance, format_seconds
-from experiments.claims.judgment import JudgedClaim
+from experiments.claims.html_page import STYLES
+from experiments.claims.judgment import JudgedClaim, judge_recorded
 from experiments.claims.markdown_page import render_markdown
-from experiments.claims.pages import HTML_PAGE, MARKDOWN_PAGE
+from experiments.claims.pages import HTML_PAGE, MARKDOWN_PAGE, render_pages
+from tests import markdown
 from tests.maps.test_page import browser, visit  # noqa: F401  fixtures
 
-TEXT = HTML_PAGE.read_text(encoding="utf-8")
+TEXT = render_pages(judge_recorded(claims_by_module()))[HTML_PAGE]
 MARKDOWN = MARKDOWN_PAGE.read_text(encoding="utf-8")
 RECORD = MeasuredRecord("C-01", "a command", "0123456789abcdef+changes", "one lamp", {"jax": "1.2"}, 3.0, {})
 
@@ -68,8 +69,10 @@ def test_a_record_says_where_it_was_measured() -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_the_filter_leaves_one_verdict_and_nothing_is_wider_than_the_window(visit, width):  # noqa: F811
-    page = visit(HTML_PAGE, shown=False)
+def test_the_filter_leaves_one_verdict_and_nothing_is_wider_than_the_window(visit, width, tmp_path):  # noqa: F811
+    file = tmp_path / HTML_PAGE.name
+    file.write_text(TEXT, encoding="utf-8")
+    page = visit(file, shown=False)
     page.set_viewport_size({"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") == width
     articles = page.locator("article.claim")
@@ -105,6 +108,4 @@ def test_the_lists_by_number_link_to_what_the_page_has() -> None:
     numbers = [re.findall(r"^\| \[([CX]-?\d+)\]\(#[\w-]+\) \|", part, re.M) for part in (listed_claims, listed_errata)]
     assert numbers == [[f"C-0{number}" for number in range(1, 7)], [f"X{number}" for number in range(1, 6)]]
     assert f"{judged[0].claim.title} | holds |" in listed_claims
-    headings = re.findall(r"^#+ (.*)$", text, re.M)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert {link[1:] for link in re.findall(r"\]\((#[^)]*)\)", listed_claims + listed_errata)} <= anchors
+    assert {link[1:] for link in re.findall(r"\]\((#[^)]*)\)", listed_claims + listed_errata)} <= markdown.anchors(text)
