@@ -1,7 +1,9 @@
 """What the tests read of the project's Markdown pages: commands, links, and paths of files."""
 
+import functools
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,12 +44,19 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in shown}
 
 
+@functools.cache
+def is_in_every_checkout(path: Path) -> bool:
+    """Whether a file or folder exists and is none that git ignores, such as a generated page."""
+    asked = ["git", "-C", str(ROOT), "check-ignore", "--quiet", str(path)]
+    return path.exists() and subprocess.run(asked, check=False, capture_output=True).returncode != 0
+
+
 def dead_links(file: Path) -> Iterator[str]:
     """The links of a page that lead nowhere."""
     for link in links(file.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
         target = file.parent / path if path else file
-        if not target.exists() or (
+        if not is_in_every_checkout(target.resolve()) or (
             anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8"))
         ):
             yield link
@@ -63,5 +72,5 @@ def misnamed_links(page: str) -> Iterator[str]:
 def dead_paths(page: str) -> Iterator[str]:
     """The paths of this project's folders within `code` that lead nowhere."""
     for path in re.findall(r"`((?:experiments|transformer|launch|tests|docs)/[\w/.-]*\w/?)", page):
-        if not (ROOT / path).exists():
+        if not is_in_every_checkout(ROOT / path):
             yield path

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.git_history import is_shallow, was_tracked
-from tests.markdown import PAGES, ROOT, dead_links, dead_paths, misnamed_links
+from tests.markdown import PAGES, ROOT, dead_links, dead_paths, is_in_every_checkout, misnamed_links
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -28,6 +28,13 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text("# One [word](x.md) more\n")
     (tmp_path / "a.md").write_text("# A\n[x](b.md#one-word-more) [y](b.md#two) [z](c.md) [w](#a) [v](https://x.y)\n")
     assert list(dead_links(tmp_path / "a.md")) == ["b.md#two", "c.md"]
+
+
+def test_a_generated_file_leads_nowhere() -> None:
+    # It exists where it was made, and not in a fresh checkout.
+    (ROOT / ".cache").mkdir(exist_ok=True)
+    assert is_in_every_checkout(ROOT / "docs")
+    assert not is_in_every_checkout(ROOT / ".cache")
 
 
 def test_names_of_what_was_moved_are_found() -> None:

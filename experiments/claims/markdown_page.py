@@ -27,7 +27,7 @@ python -m experiments.claims --only=C-01 --rerun    # measure one again
 python -m experiments.claims --lecture=S3 --fast    # measure the quick ones of a lecture again
 ```
 
-The command writes this page and `experiments/claims/claims.html`, one offline page with the curves and heat
+The command writes this page, and in `experiments/claims` one offline page, `claims.html`, with the curves and heat
 maps. [How to add a claim](../experiments/claims/README.md#add-a-claim).
 
 | verdict | claims | |
