@@ -99,7 +99,8 @@ def _check_combinations(command: Command, flag_values: Mapping[str, object], arg
             word = next(word for word in argv if word.partition("=")[0] == f"--{flag.name}")
             raise UserError(f"{word} needs {needed}{reason}: add {needed}, or omit --{flag.name}")
         if excluded := next((name for name in flag.excludes if name in given_names), None):
-            raise UserError(f"--{excluded} has no effect on --{flag.name}{reason}: omit one of them")
+            typed = f"--no_{excluded}" if f"--no_{excluded}" in argv else f"--{excluded}"
+            raise UserError(f"{typed} has no effect on --{flag.name}{reason}: omit one of them")
 
 
 def _name_any(names: Sequence[str]) -> str:

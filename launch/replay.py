@@ -28,25 +28,21 @@ class ReplayArguments(TrainingArguments):
     example: int | None = flag(
         "also map this example of the batch that the step trained on, counted from 0",
         needs=("step",),
-        excludes=("bisect", "branch"),
     )
     output: str | None = flag(
         "the folder to write (default: a new one here, named after run and step)",
         needs=("step",),
-        excludes=("bisect", "branch"),
     )
-    verify: bool = flag(
-        "train on to the next checkpoint, if the run has one, and compare every array with it",
-        True,
-        excludes=("bisect", "branch"),
-    )
+    verify: bool = flag("train on to the next checkpoint, if the run has one, and compare every array with it", True)
     bisect: str | None = flag(
-        "find the step at which heads took up this role, such as induction or previous_token", excludes=("step",)
+        "find the step at which heads took up this role, such as induction or previous_token",
+        excludes=("step", "example", "output", "verify", "branch"),
     )
     site: str | None = flag("only the heads of this attention module", needs=("bisect",))
     head: str | None = flag("only this head, as LAYER.HEAD", needs=("bisect",))
     branch: str | None = flag(
-        "the directory of a new run that continues from --step with the given --config.KEY=VALUE", excludes=("bisect",)
+        "the directory of a new run that continues from --step with the given --config.KEY=VALUE",
+        excludes=("example", "output", "verify"),
     )
     without: str | None = flag(
         "FROM:TO: leave out the batches FROM to TO - 1, counted from 0 (by default, --step is the step before them)",

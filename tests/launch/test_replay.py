@@ -188,6 +188,8 @@ def test_the_command_of_a_run_that_diverges_replays_a_step_that_was_not_logged(
         (("--branch=NEW", "--without=6:6"), "--without=6:6 leaves no batch out"),
         (("--branch=NEW", "--without=6"), "--without=6 must be FROM:TO"),
         (("--branch=RUN", "--step=4"), "--branch=RUN holds a run already"),
+        (("--branch=NEW", "--step=4", "--no_verify"), "--no_verify has no effect on --branch: omit one of them"),
+        (("--branch=NEW", "--step=4", "--example=1"), "--example has no effect on --branch: omit one of them"),
         (("--branch=NEW", "--step=4", "--config.steps=3"), "--config.steps=3 is less than --step=4"),
         (
             ("--branch=NEW", "--step=4", "--config.model.width=32"),

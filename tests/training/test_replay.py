@@ -30,7 +30,7 @@ from transformer.training.replay_comparison import (
 )
 
 EXAMPLE = 5  # of a batch of 8
-CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "replayed", "seed": 3}
+CONFIG: dict[str, Any] = {**small_run.CONFIG, "name": "replayed", "seed": 3, "permanent_checkpoint_every": 4}
 EVERYTHING = {"log_every": 1, "maps_every": 1, "checkpoint_every": 1, "keep_checkpoints": 20}
 NEITHER = ("step", "split", "flops_per_step")  # FLOPs are counted, not computed
 EVERYTHING |= {"head_statistics_every": 1, "eval_every": 0}

@@ -205,7 +205,8 @@ class Replay:
         states = {start.step: copy_state(start.state)} if start.step in keep else {}
         if until == start.step:
             return ReplayedSteps(start.step, start.state, states, {})
-        config = dataclasses.replace(self.experiment.run, steps=until, eval_every=0, maps_every=0, checkpoint_every=0)
+        nothing_stored = dict.fromkeys(("eval_every", "maps_every", "checkpoint_every", "permanent_checkpoint_every"), 0)
+        config = dataclasses.replace(self.experiment.run, steps=until, **nothing_stored)
         keeper = _StateKeeper(
             config, (), _evaluate_nothing, _map_nothing, writer or MultiWriter(), self._monitor, keep, states
         )
