@@ -57,7 +57,7 @@ MODELS = {
     "openai-gpt": "GPT-1",
     "gptj": "GPT-J",
     "bloom": "BLOOM",
-    "llama": "Llama",
+    "llama": "Llama 1 to 3, also with the rotary scaling of 3.1",
     "mistral": "Mistral",
     "qwen2": "Qwen 2 and 2.5",
     "qwen3": "Qwen 3",
@@ -129,6 +129,8 @@ UNSUPPORTED_MODELS = {
     "project tokens, and have both terms",
     "the first version of DeBERTa (`deberta`)": "its queries, keys and values have one matrix with biases for two of "
     "them",
+    "Whisper, wav2vec 2.0 and other models of speech": "no family of the library reads sound; the "
+    "[speech project](../../experiments/speech/README.md) trains its own",
     "BEiT": "its biases of relative positions are a table of each layer, and its keys have no bias",
     "the head of ALBERT that orders two texts": "its two logits are not those of next sentences; the other is read",
     "Qwen 2 and 3 with `decoder_sparse_step` above 1, or `mlp_only_layers`": "some of its blocks have no experts",

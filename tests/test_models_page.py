@@ -1,5 +1,6 @@
 """docs/models.md names the library's families and tasks; each family has a page, whose keys exist."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -49,3 +50,13 @@ def test_the_keys_that_a_page_explains_exist(page: Path) -> None:
 def test_a_key_of_a_group_is_read_with_its_group() -> None:
     page = "| key | meaning |\n| --- | --- |\n| `encoder.channels`, `.strides` | x |\n| `width` | y |\n"
     assert keys_of(page) == ["encoder.channels", "encoder.strides", "width"]
+
+
+@pytest.mark.parametrize("family", FAMILIES.names())
+def test_every_key_of_a_family_is_named_on_its_page(family: str) -> None:
+    """Or on the pages of the keys that Transformers and decoders share."""
+    pages = (f"{family}.md", "encoder_decoder.md", "decoder.md")
+    text = "".join((DOCS / "models" / page).read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"`([\w.]+)`", text))
+    keys = {field.name for field in dataclasses.fields(FAMILIES[family].config_class)}
+    assert keys - {name.partition(".")[0] for name in named} == set()

@@ -2,7 +2,7 @@
 
 A rule is one line of text, about the parameters of the new run (targets) and those of the other run (sources):
 
-    head/* = fresh              matching targets keep their own initial values
+    classes/* = fresh           matching targets keep their own initial values
     decoder/* = layers/*        matching targets take the values of the sources of that name
     resize embedding/table      a size may differ along one axis: the common rows, from row 0 on, are taken
 
@@ -41,7 +41,7 @@ class InitializeFromConfig(Config, path="config.initialize_from"):
         step: The step of the run's checkpoint. None is the latest.
         average: The name of an average of the run, whose parameters are taken where it has them. "" takes the raw ones.
         copy_tokenizer: Whether the new run takes over the tokenizer of the source.
-        rules: Rules such as "head/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
+        rules: Rules such as "classes/* = fresh", "decoder/* = layers/*" or "resize embedding/table"
             (transformer.training.init_plan).
     """
 
@@ -326,7 +326,7 @@ def _check_sources(
 
 
 def _together(missing: Sequence[str], targets: Mapping[str, ArrayInfo]) -> str:
-    """Return a pattern that matches just the missing paths, such as "head/*", if one part of them does."""
+    """Return a pattern that matches just the missing paths, such as "classes/*", if one part of them does."""
     first, *inner = missing[0].split("/")[:-1] or [missing[0]]
     for pattern in (f"{first}/*", *(f"*/{part}/*" for part in reversed(inner))):
         matched = {path for path in targets if match_wildcards(pattern, path) is not None}
