@@ -205,8 +205,14 @@ class Replay:
         states = {start.step: copy_state(start.state)} if start.step in keep else {}
         if until == start.step:
             return ReplayedSteps(start.step, start.state, states, {})
-        stored_every = ("eval_every", "maps_every", "checkpoint_every", "permanent_checkpoint_every")
-        config = dataclasses.replace(self.experiment.run, steps=until, **dict.fromkeys(stored_every, 0))
+        config = dataclasses.replace(
+            self.experiment.run,
+            steps=until,
+            eval_every=0,
+            maps_every=0,
+            checkpoint_every=0,
+            permanent_checkpoint_every=0,
+        )
         keeper = _StateKeeper(
             config, (), _evaluate_nothing, _map_nothing, writer or MultiWriter(), self._monitor, keep, states
         )
