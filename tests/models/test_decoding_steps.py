@@ -9,10 +9,14 @@ import pytest
 
 from tests.models.architecture_variants import BEGIN, PAD, build, lively
 from transformer.attention import STATISTICS, Capture
+from transformer.config import UserError
 from transformer.decoding.generation import SpecialTokens, generate
 from transformer.decoding.greedy import GreedySearch
+from transformer.layers.functional_module import Precision
 from transformer.layers.transformer_config import PositionEncoding
+from transformer.models import registry
 from transformer.models.model import Aux, Cache, Model, Variables
+from transformer.models.task_interface import TaskInterface
 
 SOURCE = np.int32([[5, 9, 3, 8, 7, 2], [6, 4, 2, PAD, PAD, PAD]])
 TARGET = np.int32([[BEGIN, 7, 6, 4, 3], [BEGIN, 8, 11, 3, 7]])
@@ -112,3 +116,10 @@ def test_a_model_that_draws_is_given_a_key_of_its_own_at_every_step() -> None:
     ]
     assert (np.stack(of_examples) != first.T).mean() > 0.8
     assert not said(None).any()
+
+
+def test_a_family_that_does_not_decode_says_so() -> None:
+    config = registry.model_config({"family": "encoder", "layers": 1, "width": 8, "heads": 2, "feed_forward": 16})
+    model = registry.build(config, TaskInterface({}, {"tokens": 11}), Precision())
+    with pytest.raises(UserError, match="cannot generate: its class Encoder has no methods init_cache and step; add"):
+        model.init_cache(model.shapes(), {}, num_beams=1, length=2)

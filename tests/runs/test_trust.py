@@ -104,8 +104,12 @@ def test_what_this_account_has_begun_it_may_open_again_and_no_other_config(state
     # Code is asked for all the same: what a module's name leads to depends on where a command is given.
     code = {**own, "model": {"family": "lab.mine"}}
     remember_config(code)
-    with pytest.raises(UserError, match=r"add --trust=lab\.mine,/somewhere if"):
+    with pytest.raises(UserError, match=r"^config\.model\.family='lab\.mine' is code .* add --trust=lab\.mine if"):
         check_trusted(code, ())
+    with pytest.raises(
+        UserError, match=r"'lab\.mine' is code .*; .*='/somewhere' is outside .* add --trust=lab\.mine,/somewhere if"
+    ):
+        check_trusted({**code, "seed": 2}, ())
     state.chmod(0o777)
     with pytest.raises(UserError, match="outside the run"):
         check_trusted(own, ())

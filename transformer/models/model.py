@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
+from transformer.config import UserError
 from transformer.layers.functional_module import FunctionalModule, Module
 
 PyTree = Any
@@ -212,8 +213,16 @@ class Model:
 
         Returns:
             The cache, and the tokens that the first step reads.
+
+        Raises:
+            UserError: If the family does not decode.
         """
         module = self.functional.bind(variables.params)
+        if not hasattr(module, "init_cache"):
+            raise UserError(
+                f"this model cannot generate: its class {type(module).__name__} has no methods init_cache and step; add "
+                "them as docs/guides/your_own_model.md says"
+            )
         return module.init_cache(variables.state, inputs, num_beams=num_beams, length=length)
 
     def step(

@@ -47,24 +47,28 @@ def check_trusted(
     if "task.data_dir" in source:
         source = {*source, *_FILES}  # files are then read from that folder only
     code = [name for name in external_modules(config) if name.key not in source]
-    resources = code + [name for name in external_paths(config, training=training) if name.key not in source]
-    # A path may contain commas, which separate names in --trust.
-    untrusted = [
-        name for name in resources if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)
+    paths = [name for name in external_paths(config, training=training) if name.key not in source]
+    untrusted_paths = _untrusted(paths, trusted)
+    if untrusted_paths and _is_remembered(config):
+        paths, untrusted_paths = [], []
+    reasons = {
+        "code from outside this library that only the run's own config.json names": _untrusted(code, trusted),
+        "outside the run, and nobody but the run's own config.json asks for it": untrusted_paths,
+    }
+    found = [
+        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in names)} {'is' if len(names) == 1 else 'are'} {what}"
+        for what, names in reasons.items()
+        if names
     ]
-    untrusted_code = [name for name in code if name in untrusted]
-    if not untrusted or (not untrusted_code and _is_remembered(config)):
-        return
-    are = "is" if len(untrusted) == 1 else "are"
-    what = (
-        "code from outside this library that only the run's own config.json names"
-        if untrusted_code
-        else "outside the run, and nobody but the run's own config.json asks for it"
-    )
-    raise UserError(
-        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in untrusted)} {are} {what}: add "
-        f"{shlex.quote(_trust_flag(resources))} if you know what it does"
-    )
+    if found:
+        raise UserError(
+            f"{'; '.join(found)}: add {shlex.quote(_trust_flag([*code, *paths]))} if you know what it does"
+        )
+
+
+def _untrusted(names: Sequence[NamedResource], trusted: Collection[str]) -> list[NamedResource]:
+    # A path may contain commas, which separate names in --trust.
+    return [name for name in names if name.value not in trusted and not set(name.value.split(",")) <= set(trusted)]
 
 
 def trust_flags(config: Mapping[str, Any]) -> list[str]:
