@@ -220,8 +220,8 @@ class Model:
         module = self.functional.bind(variables.params)
         if not hasattr(module, "init_cache"):
             raise UserError(
-                f"this model cannot generate: its class {type(module).__name__} has no methods init_cache and step; add "
-                "them as docs/guides/your_own_model.md says"
+                f"this model cannot generate: its class {type(module).__name__} has no methods init_cache and step; "
+                "add them as docs/guides/your_own_model.md says"
             )
         return module.init_cache(variables.state, inputs, num_beams=num_beams, length=length)
 

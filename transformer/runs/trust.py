@@ -56,14 +56,12 @@ def check_trusted(
         "outside the run, and nobody but the run's own config.json asks for it": untrusted_paths,
     }
     found = [
-        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in names)} {'is' if len(names) == 1 else 'are'} {what}"
+        f"{' and '.join(f'config.{name.key}={name.value!r}' for name in names)} {'are' if names[1:] else 'is'} {what}"
         for what, names in reasons.items()
         if names
     ]
     if found:
-        raise UserError(
-            f"{'; '.join(found)}: add {shlex.quote(_trust_flag([*code, *paths]))} if you know what it does"
-        )
+        raise UserError(f"{'; '.join(found)}: add {shlex.quote(_trust_flag([*code, *paths]))} if you know what it does")
 
 
 def _untrusted(names: Sequence[NamedResource], trusted: Collection[str]) -> list[NamedResource]:
