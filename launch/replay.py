@@ -16,6 +16,7 @@ from transformer.system.command_invocation import shell_command
 if TYPE_CHECKING:
     from transformer.runs.preemption import ProgressMonitor
     from transformer.runs.run_directory import RunDirectory
+    from transformer.training.config import ExperimentConfig
     from transformer.training.replay import Replay
 
 
@@ -89,8 +90,8 @@ def main(arguments: ReplayArguments) -> None:
             if arguments.branch is None:
                 _replay_step(arguments, replay)
                 return
-            _start_branch(arguments, replay)
-        _train_branch(arguments, monitor)
+            experiment = _start_branch(arguments, replay)
+        _train_branch(arguments, experiment, monitor)
 
 
 def _replay_step(arguments: ReplayArguments, replay: "Replay") -> None:
@@ -143,8 +144,8 @@ def _bisect(arguments: ReplayArguments, replay: "Replay") -> None:
     print(f"{search.num_steps} steps were trained again; {search.verdict}")
 
 
-def _start_branch(arguments: ReplayArguments, replay: "Replay") -> None:
-    """Write the directory of a branch with its first checkpoint."""
+def _start_branch(arguments: ReplayArguments, replay: "Replay") -> "ExperimentConfig":
+    """Write the directory of a branch with its first checkpoint, and return the branch's config."""
     from transformer.config import config_differences
     from transformer.storage.paths import parse_path
     from transformer.training.branch import (
@@ -174,21 +175,21 @@ def _start_branch(arguments: ReplayArguments, replay: "Replay") -> None:
     replayed = replay.train_on(replay.start_before(step), step)
     start_branch(replay, request, components, replayed.state, workdir)
     print(f"{workdir}: branched off {replay.directory.path} at step {step}, replayed from step {replayed.first}")
+    return experiment
 
 
-def _train_branch(arguments: ReplayArguments, monitor: "ProgressMonitor") -> None:
+def _train_branch(arguments: ReplayArguments, experiment: "ExperimentConfig", monitor: "ProgressMonitor") -> None:
     """Train a branch to its end, and print how its last metrics differ from those of the run it was branched off."""
     from transformer.data.datasets.tfds_preparation import restrict_downloads
     from transformer.runs.jsonl_reading import read_records
     from transformer.runs.run_directory import RunDirectory
     from transformer.storage.paths import parse_path
-    from transformer.training.config import resolve_config
     from transformer.training.driver import train
 
     assert arguments.branch is not None
     workdir = parse_path(arguments.branch)
     with restrict_downloads(arguments.trusted_names):
-        directory = train(resolve_config(RunDirectory.open(workdir).config()), workdir, monitor=monitor)
+        directory = train(experiment, workdir, monitor=monitor)
     records = [read_records(RunDirectory.open(path).metrics_file) for path in (workdir, arguments.workdir)]
     for line in describe_last_differences(*records):
         print(line)

@@ -122,8 +122,8 @@ def _print(arguments: RunsArguments, listed: "ListedRuns") -> None:
 
         width = shutil.get_terminal_size().columns
         console = rich.console.Console(file=raw_terminal_stream(sys.stdout), width=width, highlight=False)
-        if listed.listing.studies:
-            console.print(formatting.studies_table(listed.listing.studies))
+        if listed.studies():
+            console.print(formatting.studies_table(listed.studies()))
         console.print(formatting.runs_table(listed, width))
         if groups:
             console.print(formatting.groups_table(listed, groups, arguments.group))
@@ -137,8 +137,8 @@ def _print(arguments: RunsArguments, listed: "ListedRuns") -> None:
             )
         if groups:
             print("\n".join(["", *formatting.plain_group_lines(listed, groups, arguments.group)]))
-        if listed.listing.studies:
-            print("\n".join(["", *formatting.plain_study_lines(listed.listing.studies)]))
+        if listed.studies():
+            print("\n".join(["", *formatting.plain_study_lines(listed.studies())]))
     sys.stdout.flush()
     for line in formatting.problem_lines(listed):
         print(line, file=sys.stderr)

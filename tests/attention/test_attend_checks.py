@@ -147,7 +147,17 @@ def masks() -> dict[str, Case]:
     for name, value, needed in wrong:
         shape = tuple(part.shape for part in value) if isinstance(value, tuple) else value.shape
         cases[f"{name}_{shape}"] = Case(partial(masked, **{name: value}), (f"mask.{name} has shape {shape}", needed))
-    for window in ((-1, 2), (2, -1), (math.nan, 2), (1.5, 2)):
+    cases["function_of_three"] = Case(
+        partial(masked, function=lambda batch, query, key: query >= key),
+        ("mask.function is called with (batch, head, query, key)", "too many positional arguments"),
+        TypeError,
+    )
+    cases["function_of_numbers"] = Case(
+        partial(masked, function=lambda batch, head, query, key: 1.0 * (query - key)),
+        ("mask.function returns numbers of type float32", "booleans"),
+        TypeError,
+    )
+    for window in ((-1, 2), (2, -1), (math.nan, 2), (1.5, 2), 5, (1, 2, 3)):
         cases[f"window_{window}"] = Case(partial(masked, window=window), (f"mask.window={window}", "at least 0"))
     for half_width in (0, -1):
         says = (f"mask.window=({half_width}, {half_width})",)

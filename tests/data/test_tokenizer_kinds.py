@@ -93,7 +93,7 @@ def test_characters_are_those_of_the_text_in_order() -> None:
 
 
 def test_an_unknown_character_is_named_or_has_its_token() -> None:
-    with pytest.raises(UserError, match="the character 'z' was not in the training text"):
+    with pytest.raises(UserError, match="no token for the character 'z', which its training text lacked"):
         character_tokenizer(["banana"]).encode(["ban", "zany"])
     # A special token is no character of the text, even when it is written there.
     with pytest.raises(UserError, match="the character '<'"):

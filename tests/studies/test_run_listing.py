@@ -151,6 +151,9 @@ def test_the_trials_of_a_sweep_are_its_runs_and_the_sweep_counts_them(tmp_path):
     (study,) = listing.studies
     assert (study.name, study.kind, study.state) == ("rates", "sweep", RunState.STOPPED)
     assert study.counts == "3 of 4 ended: 1 pruned, 1 diverged"
+    some = ListedRuns(listing, listing.runs[:1], [], [])
+    assert some.studies() == ListedRuns(listing, listing.runs, [], []).studies() == [study]
+    assert ListedRuns(listing, [], [], []).studies() == []
     assert listing.direction(MetricName("validation", "speed")) == "maximize"
     assert listing.direction(LOSS) == "minimize"
 

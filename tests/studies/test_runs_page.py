@@ -98,6 +98,15 @@ def test_metrics_that_do_not_fit_are_left_out_and_named(tmp_path, monkeypatch):
     assert len(json.dumps([run["curves"] for run in data["runs"]])) < 30_000
 
 
+def test_metrics_of_runs_that_are_not_shown_are_not_named(tmp_path):
+    for name, metric in (("a", "loss"), ("b", "bits_per_byte")):
+        write_run(tmp_path / name, lines=[{"step": 10, "split": "validation", metric: 1.0}])
+    everything = listed(tmp_path)
+    shown = everything._replace(runs=[run for run in everything.runs if run.name == "a"], metrics=[LOSS])
+    assert page_data(shown)["left_out"] == []
+    assert page_data(everything)["metrics"][1]["name"] == "validation/bits_per_byte"
+
+
 @pytest.mark.browser
 def test_the_page_paints_within_a_second_and_asks_for_nothing(page_of_many, visit):  # noqa: F811
     page = visit(page_of_many)

@@ -1,6 +1,8 @@
 """Checks of arguments, with one-line errors that give the argument's name, its value and what is expected."""
 
 import enum
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -97,19 +99,30 @@ def check_heads(
         )
 
 
-def check_function(name: str, function: Any, arguments: str) -> None:
+def check_function(name: str, function: Any, arguments: Sequence[str], example: str = "") -> None:
     """Check that an argument is a function, and a pytree or something that can be part of a program's key.
 
     Args:
         name: The argument's name.
         function: Its value.
-        arguments: What the function takes, for messages.
+        arguments: The names of what it is called with.
+        example: An example of such a function, for messages.
 
     Raises:
-        TypeError: If it is no function, or if it cannot be hashed.
+        TypeError: If it is no function of these arguments, or if it cannot be hashed.
     """
     if not callable(function):
-        raise TypeError(f"{name} is {describe_value(function)}; give a function of {arguments}")
+        such_as = f", such as {example}" if example else ""
+        raise TypeError(f"{name} is {describe_value(function)}; give a function of ({', '.join(arguments)}){such_as}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # as of some functions that are not written in Python
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            raise TypeError(f"{name} is called with ({', '.join(arguments)}): {error}") from None
     if is_pytree(function):
         return
     try:

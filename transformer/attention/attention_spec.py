@@ -143,7 +143,7 @@ def check_logit_modification(modification: LogitModification | None, name: str =
         TypeError: If it is not.
     """
     if modification is not None:
-        check_function(name, modification, "(logits, batch, head, query, key), such as Softcap(50.0)")
+        check_function(name, modification, ("logits", "batch", "head", "query", "key"), "Softcap(50.0)")
 
 
 def resolve_logit_modification(spec: AttentionSpec, params: AttentionParameters) -> LogitModification | None:

@@ -196,7 +196,13 @@ def visible_keys(
         rules.append(take_at_queries_and_keys(mask.allowed, query_Q, key))
     if mask.function is not None:
         assert isinstance(mask.function, IndexedFunction)
-        rules.append(mask.function(position_Bx1xQx1, key_Bx1xQxK))
+        shown = jnp.asarray(mask.function(position_Bx1xQx1, key_Bx1xQxK))
+        if shown.dtype != bool:
+            raise TypeError(
+                f"mask.function returns numbers of type {shown.dtype}; let it return booleans, True where a query may "
+                "see a key"
+            )
+        rules.append(shown)
     if not rules:
         return None
     visible = rules[0]
@@ -397,14 +403,13 @@ def check_mask(mask: Mask, *, batch: int, heads: int, queries: int, keys: int) -
         suggestion = f"Mask(allowed=...), booleans {MAP_AXES}" if is_array(mask) else "such as Mask(causal=True)"
         raise TypeError(f"mask is {describe_value(mask)}; it must be a Mask, {suggestion}")
     if mask.window is not None:
-        before, after = mask.window
-        are_integers = isinstance(before, int) and isinstance(after, int)
-        if not are_integers or before < 0 or after < 0:
+        is_pair = isinstance(mask.window, tuple) and len(mask.window) == 2
+        if not is_pair or not all(isinstance(size, int) and size >= 0 for size in mask.window):
             raise ValueError(f"mask.window={mask.window} must be (before, after), whole numbers at least 0")
-        if mask.center is not None and before + after == 0:
+        if mask.center is not None and sum(mask.window) == 0:
             raise ValueError(f"mask.window={mask.window} around mask.center must reach further: say at least (1, 1)")
     if mask.function is not None:
-        check_function("mask.function", mask.function, "(batch, head, query, key)")
+        check_function("mask.function", mask.function, ("batch", "head", "query", "key"))
     missing = missing_field(mask.present_fields())
     if missing is not None:
         raise ValueError(missing)

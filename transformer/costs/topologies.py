@@ -163,8 +163,8 @@ def topology_devices(topology: str) -> Sequence["jax.Device"]:
         return _gpu_topology_devices(topology)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it, "
-            "or use cpu:N"
+            f"topology={topology!r} needs libtpu, the TPU compiler, which exists for Linux on x86-64 only: install it "
+            "with `make install` in the checkout or `pip install 'jax[tpu]'`, or use cpu:N"
         )
     for key, value in compile_environment_variables(topology).items():
         os.environ.setdefault(key, value)

@@ -189,8 +189,9 @@ class FastTokenizer(Tokenizer):
                 if foreign := set(text) - self._encodable_characters:
                     first = min(foreign, key=text.index)
                     raise UserError(
-                        f"the character {first!r} was not in the training text and the tokenizer has no token "
-                        "for the unknown: leave it out, or train with more text, with bytes or with byte-level BPE"
+                        f"the tokenizer has no token for the character {first!r}, which its training text lacked, and "
+                        "none for the unknown: leave it out, choose other data, or train a tokenizer with more text, "
+                        "with bytes or with byte-level BPE"
                     )
 
     def encode_masked(self, text: str) -> list[int]:

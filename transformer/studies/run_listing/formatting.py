@@ -162,7 +162,7 @@ def _point_cell(point: tuple[int, float] | None) -> rich.text.Text:
 def problem_lines(listed: ListedRuns) -> list[str]:
     """Return a line for each run and study of which something is wrong, and for what could not be searched."""
     lines = [f"{run.name}: {'; '.join(run.problems)}" for run in listed.runs if run.problems]
-    lines += [f"{study.name}: {'; '.join(study.problems)}" for study in listed.listing.studies if study.problems]
+    lines += [f"{study.name}: {'; '.join(study.problems)}" for study in listed.studies() if study.problems]
     return [escape_control_characters(line) for line in [*lines, *listed.listing.problems]]
 
 
@@ -269,7 +269,7 @@ def format_json(listed: ListedRuns, groups: Sequence[RunGroup], keys: Sequence[s
                 "metric": None if study.metric is None else str(study.metric),
                 "problems": list(study.problems),
             }
-            for study in listing.studies
+            for study in listed.studies()
         ],
         "groups": [
             {

@@ -104,9 +104,9 @@ class Listing(NamedTuple):
         """The name of the folder."""
         return self.folder.resolve().name or str(self.folder)
 
-    def metrics(self) -> list[MetricName]:
-        """Return the metrics of all runs: those of validation, others, those of training; of each its loss first."""
-        counts = Counter(metric for run in self.runs for metric in run.curves)
+    def metrics(self, runs: Sequence[RunSummary] | None = None) -> list[MetricName]:
+        """Return the metrics of all runs or of these: those of validation, others, those of training; losses first."""
+        counts = Counter(metric for run in (self.runs if runs is None else runs) for metric in run.curves)
         order = {"validation": 0, "train": 2}
 
         def rank(metric: MetricName) -> tuple[int, bool, int, MetricName]:

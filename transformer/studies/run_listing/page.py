@@ -63,7 +63,7 @@ def render(listed: ListedRuns, group: Sequence[str] = (), *, version: str | None
 def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = False) -> dict[str, Any]:
     """Return the data of the page as JSON values, typed by RunsPageData in studies/web/types.d.ts."""
     listing = listed.listing
-    metrics = list(dict.fromkeys([*listed.metrics, *listing.metrics()]))
+    metrics = list(dict.fromkeys([*listed.metrics, *listing.metrics(listed.runs)]))
     points = _points_per_curve(listed.runs, metrics, len(listed.metrics))
     group_keys = [key.removeprefix("config.") for key in group if key.startswith("config.")]
     keys = list(dict.fromkeys([*group_keys, *listed.keys]))
@@ -80,13 +80,13 @@ def page_data(listed: ListedRuns, group: Sequence[str] = (), *, served: bool = F
         "train_command": shlex.join(shell_command("train")),
         "metrics": [{"name": str(metric), "direction": listing.direction(metric)} for metric in points],
         "num_columns": len(listed.metrics),
-        "left_out": [str(metric) for metric in metrics if metric not in points],
+        "left_out": [str(metric) for metric in listing.metrics(listed.runs) if metric not in points],
         "num_keys_left_out": len(keys) - len(shown_keys),
         "group": [key for key in group_keys if key in shown_keys],
         "keys": [{"name": key, "label": labels[key], "values": table.values} for key, table in shown_keys.items()],
         "steps": tables.tables,
         "runs": runs,
-        "studies": [_study_data(study) for study in listing.studies],
+        "studies": [_study_data(study) for study in listed.studies()],
         "problems": list(listing.problems),
     }
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformer.config import ABSENT, UserError, config_text, suggest_nearest
 from transformer.runs.jsonl_reading import MetricName
-from transformer.studies.run_listing.listing import Listing
+from transformer.studies.run_listing.listing import Listing, StudySummary
 from transformer.studies.run_listing.run_summary import RunSummary
 
 _CONDITION = re.compile(r"(.+?)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
@@ -59,6 +59,12 @@ class ListedRuns(NamedTuple):
     metrics: Sequence[MetricName]
     keys: Sequence[str]
     table_keys: Sequence[str] = ()
+
+    def studies(self) -> Sequence[StudySummary]:
+        """Return the sweeps and ablations: those of the runs if only some are shown."""
+        names = {run.files.study for run in self.runs}
+        shows_all = len(self.runs) == len(self.listing.runs)
+        return [study for study in self.listing.studies if shows_all or study.name in names]
 
 
 def run_value(listing: Listing, key: str) -> RunValue:
