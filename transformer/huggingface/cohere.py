@@ -5,9 +5,9 @@ from typing import Any
 
 from transformer.config import PositiveInt, convert_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL,
     CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -58,7 +58,7 @@ COHERE = dataclasses.replace(
     fixed_fields={**_FIXED, "attention_windows": ()},
     bare_architecture="CohereModel",
     # A norm of queries and keys has one scale for each feature of each head there.
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("use_qk_norm", False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("use_qk_norm", False)),
     tensor_entries=decoder_entries({"input_layernorm": "attention_residual/norm"}),
     simplify_config=lambda config, names: simplify_whole_heads(config, base=_COHERE_BASE),
     simplified_keys=ROTARY_KEYS,
@@ -94,7 +94,7 @@ COHERE2 = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="Cohere2Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=_simplify_cohere2,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"sliding_window_pattern"},
     restore_config=_restore_cohere2,

@@ -9,13 +9,12 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
-    CAUSAL,
     CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
-    FixedConfigKey,
     TensorEntry,
     TensorNames,
     attention_entries,
@@ -37,6 +36,8 @@ from transformer.huggingface.layer_keys import (
     restore_sliding_window,
     restore_windows,
     rotary_pattern_by_windows,
+    rotary_section,
+    scaling_kind,
     shortest_period,
     windows_of_all_layers,
     windows_of_layers,
@@ -73,7 +74,6 @@ _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms", "norm_placement": "pr
 # Of attention and of the feed-forward network.
 BIASES = {(True, True): "all", (False, True): "feed_forward", (True, False): "attention", (False, False): "none"}
 ATTENTION_BIAS = ConfigKey("attention_bias", "biases", values={True: "attention", False: "none"})
-_NO_BIASES = (FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False))
 
 
 def gated_entries(tensor: str, leaf: str) -> tuple[TensorEntry, ...]:
@@ -138,11 +138,14 @@ def simplify_whole_heads(config: Config, **defaults: float) -> Config:
 
 
 def flatten_whole_rotary(config: Config, **defaults: float) -> Config:
-    """As `flatten_rotary`, of a class in which whole heads rotate.
+    """As `flatten_rotary`, of a class in which whole heads rotate: without scaling it does not look for a part of them.
 
     Raises:
         UserError: If a part of them does.
     """
+    name, rotary = rotary_section(config)
+    if scaling_kind(rotary) == "default":
+        config = without_keys({**config, name: without_keys(rotary, "partial_rotary_factor")}, "partial_rotary_factor")
     simplified = flatten_rotary(config, **defaults)
     if simplified["partial_rotary_factor"] != 1.0:
         raise UserError(
@@ -172,7 +175,7 @@ LLAMA = ConversionSpec(
     fixed_fields={**_FIXED, "attention_windows": ()},
     training_defaults={"initialization": "gpt", "dropout": 0.0},
     bare_architecture="LlamaModel",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=WINDOWLESS_KEYS,
     tensor_entries=decoder_entries(PRE_NORMS),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
@@ -198,7 +201,7 @@ MISTRAL = dataclasses.replace(
     config_keys=(*SIZES, *RMS_KEYS, ConfigKey("windows", "attention_windows")),
     fixed_fields={**_FIXED, "biases": "none"},
     bare_architecture="MistralModel",
-    fixed_keys=(CAUSAL, *_NO_BIASES),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=_simplify_mistral,
     simplified_keys=ROTARY_KEYS | {"sliding_window"},
     restore_config=_restore_mistral,
@@ -280,7 +283,7 @@ SMOLLM3 = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="SmolLM3Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=_simplify_smollm3,
     simplified_keys=LLAMA.simplified_keys
     | LAYER_TYPE_KEYS
@@ -348,7 +351,7 @@ QWEN2 = dataclasses.replace(
     architecture="Qwen2ForCausalLM",
     fixed_fields={**_FIXED, "biases": "query_key_value"},
     bare_architecture="Qwen2Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=lambda config, names: _simplify_qwen(config),
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"use_sliding_window", "max_window_layers"},
     restore_config=_restore_qwen,
@@ -414,7 +417,7 @@ OLMO3 = dataclasses.replace(
     config_keys=(*OLMO2.config_keys, *LOCAL_ROTARY_KEYS),
     fixed_fields={**_FIXED, "norm_placement": "output", "query_key_norm": "width"},
     bare_architecture="Olmo3Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=_simplify_olmo3,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
     restore_config=restore_local_rotary,

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer.config import UserError, to_config
 from transformer.huggingface.conversion_spec import (
-    CAUSAL,
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -140,7 +140,7 @@ MIXTRAL = dataclasses.replace(
     architecture="MixtralForCausalLM",
     config_keys=(*MISTRAL.config_keys, _EXPERTS),
     bare_architecture="MixtralModel",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     training_keys={"router_jitter_noise": ""},
     tensor_entries=decoder_entries(PRE_NORMS, _expert_entries(f"{LAYER}.block_sparse_moe", ("w1", "w3", "w2"))),
     key_aliases={"num_experts": "num_local_experts"},
@@ -179,7 +179,11 @@ def _restore_qwen3_moe(config: Config) -> Config:
     }
 
 
-_EXPERTS_IN_ALL_LAYERS = (CAUSAL, FixedConfigKey("decoder_sparse_step", 1), FixedConfigKey("mlp_only_layers", None))
+_EXPERTS_IN_ALL_LAYERS = (
+    *CAUSAL_KEYS,
+    FixedConfigKey("decoder_sparse_step", 1),
+    FixedConfigKey("mlp_only_layers", None),
+)
 # `intermediate_size` is of layers without experts, of which none is read.
 _QWEN_MOE_SIZES = tuple(
     dataclasses.replace(key, their_key="moe_intermediate_size") if key.our_key == "feed_forward" else key
@@ -345,7 +349,7 @@ GPT_OSS = dataclasses.replace(
     fixed_fields={**_FIXED, "activation": "swiglu_clamped", "attention_sinks": True},
     bare_architecture="GptOssModel",
     fixed_keys=(
-        CAUSAL,
+        *CAUSAL_KEYS,
         FixedConfigKey(
             "quantization_config",
             None,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -195,7 +195,7 @@ T5 = ConversionSpec(
     training_defaults={"initialization": "t5"},
     bare_architecture="T5Model",
     other_architectures=("T5Model", "T5ForQuestionAnswering"),
-    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *CAUSAL_KEYS),
+    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *WINDOWLESS_KEYS),
     key_aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
     tensor_entries=(
         *_SEQUENCE_TO_SEQUENCE_ENTRIES,
@@ -316,7 +316,7 @@ def _encoder_alone(spec: ConversionSpec, name: str, head: str) -> ConversionSpec
             "head_biases": "last",
             "head": head,
         },
-        fixed_keys=CAUSAL_KEYS,
+        fixed_keys=WINDOWLESS_KEYS,
         tensor_entries=(
             *(_with_prefix(_ENCODER_ENTRIES) if with_head else _ENCODER_ENTRIES),
             *linear_entries("classifier", "classes"),
