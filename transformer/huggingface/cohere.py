@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer.config import PositiveInt, convert_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    CAUSAL,
     GATED_ACTIVATIONS,
     WINDOWLESS_KEYS,
     Config,
@@ -94,7 +94,7 @@ COHERE2 = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="Cohere2Model",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=(CAUSAL,),
     simplify_config=_simplify_cohere2,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"sliding_window_pattern"},
     restore_config=_restore_cohere2,

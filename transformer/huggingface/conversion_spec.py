@@ -163,12 +163,15 @@ _READ_BEYOND_CLASSES = (
     FixedConfigKey("transformers_weights", None),
 )
 
+CAUSAL = FixedConfigKey("is_causal", True, null=False)
+"""The same for models that generate: masks are made as it says."""
+
 CAUSAL_KEYS = (
-    FixedConfigKey("is_causal", True, null=False),
+    CAUSAL,
     FixedConfigKey("attention_chunk_size", None),
     FixedConfigKey("layer_types", "full_attention"),
 )
-"""The same for models that generate: masks and caches are made as these say."""
+"""Those of models that generate and whose class has no `layer_types`: caches are made as these say."""
 
 WINDOWLESS_KEYS = (*CAUSAL_KEYS, FixedConfigKey("sliding_window", None))
 """Those of models that generate and have no windows."""
@@ -401,6 +404,11 @@ class ConversionSpec:
             complete[name] = (
                 convert_value(kind, complete[name], f"config.json: {name}") if name in complete else default
             )
+        layers = complete.get("per_layer_config")
+        if isinstance(layers, Mapping) and all(
+            isinstance(layer, Mapping) and layer.items() <= complete.items() for layer in layers.values()
+        ):
+            del complete["per_layer_config"]  # every layer is as the others
         return complete
 
     def convert_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:

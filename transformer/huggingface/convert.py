@@ -190,11 +190,9 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
         raise UserError(f"{folder}: {error}") from error
     notes = _make_notes(names, headers, dtype)
     notes += family.config_notes(config) + generation.notes
-    by_kind_of_layer = any(key.our_key == "local_rotary_base" for key in family.config_keys)
-    if "rotary" in str(section.get("positions")) and (
-        unread := unread_rotary_keys(config, by_kind_of_layer=by_kind_of_layer)
-    ):
-        notes.append(f"keys of config.json that are not read: {', '.join(sorted(unread))}")
+    fields = {key.our_key for key in family.config_keys}
+    if "rope_scaling" in family.simplified_keys and (unread := unread_rotary_keys(config, fields)):
+        notes.append(f"keys of rotary positions that are not read: {', '.join(unread)}")
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read_params, plan, names, headers, dtype)

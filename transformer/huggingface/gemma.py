@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer.config import PositiveInt, UserError, convert_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    CAUSAL,
     GATED_ACTIVATIONS,
     WINDOWLESS_KEYS,
     Config,
@@ -130,7 +130,7 @@ GEMMA2 = dataclasses.replace(
     ),
     fixed_fields={**_FIXED, "norm_placement": "sandwich"},
     bare_architecture="Gemma2Model",
-    fixed_keys=(*CAUSAL_KEYS, _ONE_DIRECTION),
+    fixed_keys=(CAUSAL, _ONE_DIRECTION),
     tensor_entries=decoder_entries(_SANDWICH_NORMS),
     simplify_config=_simplify_gemma2,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,

@@ -1,7 +1,7 @@
 """Keys of config.json that differ between layers or models of one kind: rotary positions and attention windows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from transformer.attention.rotary import NO_SCALING, RotaryScalingKind, rotated_features
@@ -89,24 +89,30 @@ def rotary_section(config: Config) -> tuple[str, Config]:
     return name, dict(convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}"))
 
 
-def scaling_kind(rotary: Mapping[str, Any]) -> Any:
+def scaling_kind(rotary: Mapping[str, Any]) -> str:
     """Return the kind of scaling that rotary positions name; `default` is none."""
     kind = rotary.get("rope_type", rotary.get("type", "default"))
-    return _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+    return _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else repr(kind)
 
 
-def unread_rotary_keys(config: Config, *, by_kind_of_layer: bool) -> list[str]:
+def unread_rotary_keys(config: Config, fields: Container[str]) -> list[str]:
     """Return the keys of rotary positions that change nothing, there as here.
 
     Args:
         config: The content of a readable config.json.
-        by_kind_of_layer: Whether its class nests them by kind of layer.
+        fields: The fields of our config that its conversion gives.
     """
     name, rotary = rotary_section(config)
-    if by_kind_of_layer and name == "rope_parameters":
-        return [f"{name}.{key}" for key in rotary.keys() - _KINDS_OF_LAYERS]
-    keys = _SCALING_KEYS[scaling_kind(rotary)].keys() | _READ_KEYS | _KNOWN_WITHOUT_EFFECT
-    return [f"{name}.{key}" for key in rotary.keys() - keys]
+    kind = scaling_kind(rotary)
+    if "local_rotary_base" in fields and name == "rope_parameters":
+        read = _KINDS_OF_LAYERS
+    else:
+        read = _SCALING_KEYS[kind].keys() | _READ_KEYS | _KNOWN_WITHOUT_EFFECT
+    unread = [f"{name}.{key}" for key in rotary.keys() - read]
+    fraction = rotary.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if "rotary_fraction" not in fields and kind == "default" and fraction not in (None, 1.0):
+        unread.append("partial_rotary_factor")
+    return sorted(unread)
 
 
 def _whole_features(config: Config, fraction: Any) -> float:

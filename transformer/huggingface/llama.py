@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
+    CAUSAL,
     CAUSAL_KEYS,
     GATED_ACTIVATIONS,
     WINDOWLESS_KEYS,
@@ -228,6 +229,7 @@ MINISTRAL = dataclasses.replace(
     model_type="ministral",
     architecture="MinistralForCausalLM",
     bare_architecture="MinistralModel",
+    fixed_keys=(CAUSAL,),
     simplify_config=lambda config, names: simplify_sliding(config),
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
     restore_config=restore_sliding,
@@ -283,7 +285,7 @@ SMOLLM3 = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="SmolLM3Model",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=(CAUSAL,),
     simplify_config=_simplify_smollm3,
     simplified_keys=LLAMA.simplified_keys
     | LAYER_TYPE_KEYS
@@ -351,7 +353,7 @@ QWEN2 = dataclasses.replace(
     architecture="Qwen2ForCausalLM",
     fixed_fields={**_FIXED, "biases": "query_key_value"},
     bare_architecture="Qwen2Model",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=(CAUSAL,),
     simplify_config=lambda config, names: _simplify_qwen(config),
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"use_sliding_window", "max_window_layers"},
     restore_config=_restore_qwen,
@@ -417,7 +419,7 @@ OLMO3 = dataclasses.replace(
     config_keys=(*OLMO2.config_keys, *LOCAL_ROTARY_KEYS),
     fixed_fields={**_FIXED, "norm_placement": "output", "query_key_norm": "width"},
     bare_architecture="Olmo3Model",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=(CAUSAL,),
     simplify_config=_simplify_olmo3,
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
     restore_config=restore_local_rotary,

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformer.config import UserError, to_config
 from transformer.huggingface.conversion_spec import (
+    CAUSAL,
     CAUSAL_KEYS,
     Config,
     ConfigKey,
@@ -179,11 +180,7 @@ def _restore_qwen3_moe(config: Config) -> Config:
     }
 
 
-_EXPERTS_IN_ALL_LAYERS = (
-    *CAUSAL_KEYS,
-    FixedConfigKey("decoder_sparse_step", 1),
-    FixedConfigKey("mlp_only_layers", None),
-)
+_EXPERTS_IN_ALL_LAYERS = (FixedConfigKey("decoder_sparse_step", 1), FixedConfigKey("mlp_only_layers", None))
 # `intermediate_size` is of layers without experts, of which none is read.
 _QWEN_MOE_SIZES = tuple(
     dataclasses.replace(key, their_key="moe_intermediate_size") if key.our_key == "feed_forward" else key
@@ -197,7 +194,7 @@ QWEN3_MOE = dataclasses.replace(
     config_keys=(*_QWEN_MOE_SIZES, *RMS_KEYS, ATTENTION_BIAS, ConfigKey("windows", "attention_windows"), _EXPERTS),
     fixed_fields={**_FIXED, "query_key_norm": "head"},
     bare_architecture="Qwen3MoeModel",
-    fixed_keys=_EXPERTS_IN_ALL_LAYERS,
+    fixed_keys=(*CAUSAL_KEYS, *_EXPERTS_IN_ALL_LAYERS),
     tensor_entries=decoder_entries(PRE_NORMS | HEAD_NORMS, _expert_entries(_MLP, _PROJECTIONS)),
     key_aliases={"num_local_experts": "num_experts"},
     simplify_config=_simplify_qwen3_moe,
@@ -258,6 +255,7 @@ QWEN2_MOE = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="Qwen2MoeModel",
+    fixed_keys=(CAUSAL, *_EXPERTS_IN_ALL_LAYERS),
     tensor_entries=decoder_entries(PRE_NORMS, _qwen2_moe_entries()),
     key_aliases={},
     simplify_config=_simplify_qwen2_moe,
@@ -349,7 +347,7 @@ GPT_OSS = dataclasses.replace(
     fixed_fields={**_FIXED, "activation": "swiglu_clamped", "attention_sinks": True},
     bare_architecture="GptOssModel",
     fixed_keys=(
-        *CAUSAL_KEYS,
+        CAUSAL,
         FixedConfigKey(
             "quantization_config",
             None,
