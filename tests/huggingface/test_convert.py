@@ -391,6 +391,7 @@ def test_a_tensor_missing_extra_or_of_another_shape_is_named(tmp_path: Path, nam
         ("t5", "feed_forward_proj", "gated-relu"),
         ("t5", "dense_act_fn", "silu"),
         ("t5", "is_gated_act", True),
+        ("t5_gated", "is_gated_act", None),
         ("roberta", "pad_token_id", -2),
         ("roberta", "pad_token_id", None),
         ("gpt2", "is_causal", False),

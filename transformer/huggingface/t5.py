@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-from transformer.config import UserError, convert_value
+from transformer.config import UserError, convert_value, shorten_value
 from transformer.huggingface.conversion_spec import (
     WINDOWLESS_KEYS,
     Config,
@@ -108,8 +108,12 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
     if stated not in (None, implied):
         raise UserError(f"config.json has dense_act_fn={stated!r}, not the {implied!r} of feed_forward_proj={kind!r}")
     gated = kind.startswith("gated-")
-    if config.get("is_gated_act") not in (None, gated):
-        raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
+    # A null is false here, too.
+    if bool(config.get("is_gated_act", gated)) is not gated:
+        raise UserError(
+            f"config.json has is_gated_act={shorten_value(config['is_gated_act'])}; with feed_forward_proj={kind!r} "
+            f"only {gated} can be read"
+        )
     layers, decoder_layers, encoder_layers = (
         config.get(name) for name in ("num_layers", "num_decoder_layers", "num_hidden_layers")
     )
