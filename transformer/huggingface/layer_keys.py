@@ -68,13 +68,12 @@ def flatten_rotary(config: Config, *, base: float = _BASE, fraction: float = 1.0
         UserError: If they are of a kind that cannot be read.
     """
     name, rotary = rotary_section(config)
-    base = rotary.get("rope_theta", config.get("rope_theta", base))
-    fraction = rotary.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
+    stated = {"rope_theta": base, "partial_rotary_factor": fraction, **config, **rotary}
     scaling = read_scaling(rotary, config, f"config.json has {name}={shorten_value(rotary)}")
     return {
         **config,
-        "rope_theta": base,
-        "partial_rotary_factor": _whole_features(config, fraction),
+        "rope_theta": stated["rope_theta"],
+        "partial_rotary_factor": _whole_features(config, stated["partial_rotary_factor"]),
         "rope_scaling": scaling,
     }
 
