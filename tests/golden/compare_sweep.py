@@ -31,6 +31,7 @@ from transformer.models.task_interface import TaskInterface
 from transformer.runs.run_directory import current_commit
 
 RECORD = Path(__file__).parents[1] / "records" / "hugging_face_sweep.md"
+TEXT_PAIRS = {"source": "input_ids", "target": "decoder_input_ids"}
 TOLERANCE = 1e-3  # of the largest output: some variations have outputs of thousands
 
 
@@ -123,13 +124,11 @@ class Sweep:
         if "pixel_values" in theirs:
             inputs = {"image": theirs["pixel_values"].transpose(0, 2, 3, 1)}
         elif "decoder_input_ids" in theirs:
-            # A target begins behind the start token, and its own last token is predicted, not read.
-            target = np.pad(theirs["decoder_input_ids"][:, 1:], ((0, 0), (0, 1)), constant_values=self.about["start"])
-            inputs = {"source": theirs["input_ids"].astype(np.int32), "target": target.astype(np.int32)}
+            inputs = {name: theirs[key].astype(np.int32) for name, key in TEXT_PAIRS.items()}
             rows = published.model["vocab_size"]
             tokens = {"tokens": rows, "joint": rows, **interface.vocabularies}
-            # No padding, which texts of random tokens might have.
-            interface = TaskInterface({}, tokens, None, self.about["start"], None)
+            # Token 0 is in none of the texts: there is no padding.
+            interface = TaskInterface({}, tokens, 0, self.about["start"], None)
         else:
             ids = theirs["input_ids"].astype(np.int32)
             inputs = {"tokens": ids, "lengths": np.full(len(ids), ids.shape[1], np.int32)}
