@@ -32,7 +32,9 @@ from transformer.runs.run_directory import current_commit
 
 RECORD = Path(__file__).parents[1] / "records" / "hugging_face_sweep.md"
 TEXT_PAIRS = {"source": "input_ids", "target": "decoder_input_ids"}
-TOLERANCE = 1e-3  # of the largest output: some variations have outputs of thousands
+# Of the largest output: some variations have outputs of thousands, and attention to near ties amplifies rounding (a
+# Gemma of width 3072 changes by 8e-4 of it if its weights change by 1e-6 of theirs).
+TOLERANCE = 2e-3
 
 
 class Outcome(enum.Enum):
