@@ -180,7 +180,7 @@ def read_rows() -> dict[str, Row]:
     """Return the rows of the record by case."""
     lines = RECORD.read_text().splitlines() if RECORD.exists() else []
     cells = [line.strip("| ").split(" | ") for line in lines if line.endswith("` |")]
-    return {case: Row(*map(int, counts), commit.strip("`")) for case, *counts, commit in cells}
+    return {case: Row(*map(int, counts), commit.removeprefix("commit ").strip("`")) for case, *counts, commit in cells}
 
 
 def write_record(rows: Mapping[str, Row]) -> None:
@@ -201,9 +201,12 @@ def write_record(rows: Mapping[str, Row]) -> None:
         f"{needless} others ({needless / max(read, 1):.2%}) are refused, although they change nothing there: no",
         "output, no greedy text of 12 tokens, and no output in training.",
         "",
-        f"| case | {' | '.join(name.replace('_', ' ') for name in Row._fields)} |",
+        f"| case | {' | '.join(name.replace('_', ' ') for name in Row._fields[:-1])} | measured at |",
         f"| {' | '.join('---' for _ in (None, *Row._fields))} |",
-        *(f"| {case} | {' | '.join(map(str, row[:-1]))} | `{row.commit}` |" for case, row in sorted(rows.items())),
+        *(
+            f"| {case} | {' | '.join(map(str, row[:-1]))} | commit `{row.commit}` |"
+            for case, row in sorted(rows.items())
+        ),
     ]
     RECORD.write_text("\n".join(lines) + "\n")
 
