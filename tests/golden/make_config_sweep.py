@@ -30,6 +30,8 @@ from cases import (
     BART,
     BERT,
     DEBERTA,
+    DISTILBERT,
+    FALCON,
     FEED_FORWARD,
     GPT2,
     GPT_OSS,
@@ -40,8 +42,10 @@ from cases import (
     MARIAN,
     MIXTRAL,
     MODERNBERT,
+    MPT,
     NO_KV_HEADS,
     OLMOE,
+    OPT,
     POSITIONS,
     QWEN2_MOE,
     QWEN3_MOE,
@@ -69,6 +73,7 @@ TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
 # Parameters that no logits depend on: the others are drawn as without them.
 UNREAD = ("embeddings.mask_token", "vision_model.head.")
 GPT = GPT2 | {"n_layer": 2}
+ROBERTA = BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}
 SHORT = {"max_position_embeddings": POSITIONS}
 GEMMA = LLAMA | {"head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 5}
 NESTED = {
@@ -82,6 +87,7 @@ LONG_TEXTS = (
     *("llama", "mistral", "qwen2", "qwen3", "ministral", "smollm3", "granite", "olmo2", "olmo3"),
     *("gemma", "gemma2", "gemma3_text", "gpt_neox", "stablelm", "phi", "phi3", "modernbert"),
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"),
+    *("cohere", "cohere2", "starcoder2", "falcon"),
 )
 LONG_LENGTH = POSITIONS + 6
 CASES = {
@@ -139,7 +145,7 @@ CASES = {
     "olmoe": ("OlmoeForCausalLM", OLMOE | SHORT),
     "gpt_oss": ("GptOssForCausalLM", {key: GPT_OSS[key] for key in GPT_OSS if key != "rope_parameters"} | SHORT),
     "bert": ("BertForPreTraining", BERT),
-    "roberta": ("RobertaForMaskedLM", BERT | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}),
+    "roberta": ("RobertaForMaskedLM", ROBERTA),
     "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 12}),
     "albert": ("AlbertForMaskedLM", ALBERT),
     "albert groups": ("AlbertForSequenceClassification", ALBERT | {"num_hidden_groups": 2}),
@@ -171,6 +177,18 @@ CASES = {
     "clip_vision_model": ("CLIPVisionModel", IMAGES),
     "clip": ("CLIPForImageClassification", {"vision_config": IMAGES}),
     "xlnet": ("XLNetLMHeadModel", XLNET | {"d_head": WIDTH // HEADS}),
+    "cohere": ("CohereForCausalLM", LLAMA | {"logit_scale": 0.5}),
+    "cohere2": ("Cohere2ForCausalLM", LLAMA | {"num_hidden_layers": 4, "sliding_window": 5, "logit_scale": 0.5}),
+    "starcoder2": ("Starcoder2ForCausalLM", LLAMA | {"sliding_window": 5}),
+    "gpt_bigcode": ("GPTBigCodeForCausalLM", GPT),
+    "falcon": ("FalconForCausalLM", FALCON),
+    "falcon groups": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "mpt": ("MptForCausalLM", MPT),
+    "opt": ("OPTForCausalLM", OPT),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA),
+    "camembert": ("CamembertForMaskedLM", ROBERTA),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT),
+    "mt5": ("MT5ForConditionalGeneration", T5 | {"d_kv": 8, "relative_attention_num_buckets": 8}),
 }
 ACTIVATIONS = [
     "relu",
@@ -437,15 +455,16 @@ def values_of(key: str, default: Any, stated: Any) -> list[Any]:
 
 
 class Computed(NamedTuple):
-    """What a model computes: the shapes of its weights, its inputs, and its outputs by name."""
+    """What a model computes: the shapes of its weights, its inputs, its outputs by name, and those of other uses."""
 
     shapes: dict[str, tuple[int, ...]]
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
+    uses: dict[str, np.ndarray]
 
 
-def compute(kind: str, config: dict[str, Any], folder: Path) -> Computed:
-    """What a model of this config.json computes with random weights."""
+def compute(kind: str, config: dict[str, Any], folder: Path, *, used: bool = False) -> Computed:
+    """What a model of this config.json computes with random weights; `used` also lets it generate and train."""
     (folder / "config.json").write_text(json.dumps(config))
     loaded = transformers.AutoConfig.from_pretrained(folder)
     loaded._attn_implementation = loaded._experts_implementation = "eager"
@@ -475,7 +494,27 @@ def compute(kind: str, config: dict[str, Any], folder: Path) -> Computed:
         for name in names or ("last_hidden_state", "pooler_output")
         if output.get(name) is not None
     }
-    return Computed(read, {name: value.numpy() for name, value in inputs.items()}, outputs)
+    uses = {"generating": generating(model, ids), "training": training(model, inputs)} if used else {}
+    return Computed(read, {name: value.numpy() for name, value in inputs.items()}, outputs, uses)
+
+
+def generating(model: Any, ids: torch.Tensor) -> np.ndarray:
+    """The logits of a greedy text, with a cache; nothing where the model cannot generate."""
+    try:
+        text = model.generate(ids, max_new_tokens=12, do_sample=False, output_logits=True, return_dict_in_generate=True)
+        return torch.stack(text.logits).numpy()
+    except Exception:  # whatever it is
+        return np.zeros(0)
+
+
+@torch.no_grad()
+def training(model: Any, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    """What the model computes in training, with dropout of one seed; nothing where it cannot train."""
+    torch.manual_seed(SEED)
+    try:
+        return model.train()(**inputs, return_dict=True)[0].numpy()
+    except Exception:  # whatever it is
+        return np.zeros(0)
 
 
 def logits(kind: str, config: dict[str, Any], folder: Path) -> np.ndarray:

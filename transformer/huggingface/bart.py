@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -151,7 +151,7 @@ def _make_spec(model_type: str, name: str, fixed_fields: Mapping[str, Any], **op
     values: dict[str, Any] = {
         "config_keys": (*_CONFIG_KEYS, ConfigKey("output_bias", "output_bias")),
         "tensor_entries": _TENSOR_ENTRIES,
-        "fixed_keys": (FixedConfigKey("is_encoder_decoder", True, is_written=True, null=False), *CAUSAL_KEYS),
+        "fixed_keys": (FixedConfigKey("is_encoder_decoder", True, is_written=True, null=False), *WINDOWLESS_KEYS),
         "training_keys": {"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
         "optional_prefix": "model.",
         "tensor_aliases": {

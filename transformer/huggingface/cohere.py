@@ -6,8 +6,8 @@ from typing import Any
 from transformer.config import PositiveInt, convert_value
 from transformer.huggingface.conversion_spec import (
     CAUSAL,
-    CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -58,7 +58,7 @@ COHERE = dataclasses.replace(
     fixed_fields={**_FIXED, "attention_windows": ()},
     bare_architecture="CohereModel",
     # A norm of queries and keys has one scale for each feature of each head there.
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("use_qk_norm", False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("use_qk_norm", False)),
     tensor_entries=decoder_entries({"input_layernorm": "attention_residual/norm"}),
     simplify_config=lambda config, names: simplify_whole_heads(config, base=_COHERE_BASE),
     simplified_keys=ROTARY_KEYS,

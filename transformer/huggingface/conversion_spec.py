@@ -46,6 +46,7 @@ GATED_ACTIVATIONS = {
     "gelu": "geglu",
     "gelu_python": "geglu",
     "gelu_new": "geglu_tanh",
+    "gelu_fast": "geglu_tanh",
     "gelu_pytorch_tanh": "geglu_tanh",
 }
 
@@ -141,18 +142,17 @@ class FixedConfigKey:
         """
         value = config.get(self.their_key, self.value)
         values = value if isinstance(value, list | tuple) else [value]
-        if any(entry != self.value and not (entry is None and self.null) for entry in values):
+        # A flag of no config class is of no kind: the library asks whether it is true.
+        read = bool if isinstance(self.value, bool) else lambda entry: entry
+        if any(read(entry) != self.value and not (entry is None and self.null) for entry in values):
             message = _unsupported_value_message(self.their_key, value, self.value)
             raise UserError(f"{message}: {self.advice}" if self.advice else message)
 
 
 # Keys of no config class that the library, or an earlier version of it, reads all the same.
 _READ_BEYOND_CLASSES = (
-    FixedConfigKey("attention_chunk_size", None),
     FixedConfigKey("fusion_config", None),
-    FixedConfigKey("layer_types", "full_attention"),
     FixedConfigKey("per_layer_config", None),
-    FixedConfigKey("pruned_heads", {}),
     FixedConfigKey(
         "quantization_config",
         None,
@@ -164,8 +164,17 @@ _READ_BEYOND_CLASSES = (
 )
 
 CAUSAL = FixedConfigKey("is_causal", True, null=False)
-CAUSAL_KEYS = (CAUSAL, FixedConfigKey("sliding_window", None))
-"""The same for models that generate: masks and caches are made as these say."""
+"""The same for models that generate: masks are made as it says."""
+
+CAUSAL_KEYS = (
+    CAUSAL,
+    FixedConfigKey("attention_chunk_size", None),
+    FixedConfigKey("layer_types", "full_attention"),
+)
+"""Those of models that generate and whose class has no `layer_types`: caches are made as these say."""
+
+WINDOWLESS_KEYS = (*CAUSAL_KEYS, FixedConfigKey("sliding_window", None))
+"""Those of models that generate and have no windows."""
 
 # What a class has that the others of its `model_type` have not, by the end of its name.
 _CLASS_DIFFERENCES = {
@@ -395,6 +404,11 @@ class ConversionSpec:
             complete[name] = (
                 convert_value(kind, complete[name], f"config.json: {name}") if name in complete else default
             )
+        layers = complete.get("per_layer_config")
+        if isinstance(layers, Mapping) and all(
+            isinstance(layer, Mapping) and layer.items() <= complete.items() for layer in layers.values()
+        ):
+            del complete["per_layer_config"]  # every layer is as the others
         return complete
 
     def convert_config(self, config: Mapping[str, Any], names: TensorNames) -> tuple[Config, TaskInterface]:

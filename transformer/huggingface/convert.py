@@ -45,6 +45,7 @@ from transformer.huggingface import (
 from transformer.huggingface.conversion_spec import Config, ConversionSpec, InexpressibleModelError
 from transformer.huggingface.decoder_heads import with_heads
 from transformer.huggingface.generation_config import Generation
+from transformer.huggingface.layer_keys import unread_rotary_keys
 from transformer.huggingface.parameter_conversion import (
     MatchedTensorNames,
     PlannedTensor,
@@ -189,6 +190,9 @@ def open_model_folder(folder: Path, dtype: str = "float32") -> PublishedModel:
         raise UserError(f"{folder}: {error}") from error
     notes = _make_notes(names, headers, dtype)
     notes += family.config_notes(config) + generation.notes
+    fields = {key.our_key for key in family.config_keys}
+    if "rope_scaling" in family.simplified_keys and (unread := unread_rotary_keys(config, fields)):
+        notes.append(f"keys of rotary positions that are not read: {', '.join(unread)}")
     if preprocessing and not (folder / preprocessor.FILE).is_file():
         notes.append(f"no {preprocessor.FILE}: images are resized and normalized as its defaults would have it")
     read = functools.partial(_read_params, plan, names, headers, dtype)

@@ -5,7 +5,7 @@ import dataclasses
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -98,7 +98,7 @@ FALCON = dataclasses.replace(
     training_defaults={"initialization": "gpt"},
     bare_architecture="FalconModel",
     fixed_keys=(
-        *CAUSAL_KEYS,
+        *WINDOWLESS_KEYS,
         # ALiBi's biases are in bfloat16 and divided by sqrt(D) there, and eager attention adds them twice.
         FixedConfigKey("alibi", False),
         FixedConfigKey("parallel_attn", True, null=False),

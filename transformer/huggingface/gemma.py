@@ -6,8 +6,8 @@ from typing import Any
 from transformer.config import PositiveInt, UserError, convert_value
 from transformer.huggingface.conversion_spec import (
     CAUSAL,
-    CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -80,7 +80,7 @@ GEMMA = dataclasses.replace(
     ),
     fixed_fields={**_FIXED, "norm_placement": "pre", "attention_windows": ()},
     bare_architecture="GemmaModel",
-    fixed_keys=(*CAUSAL_KEYS, _ONE_DIRECTION),
+    fixed_keys=(*WINDOWLESS_KEYS, _ONE_DIRECTION),
     tensor_entries=decoder_entries(PRE_NORMS),
     simplify_config=_simplify_gemma,
     simplified_keys=ROTARY_KEYS,
@@ -160,10 +160,11 @@ GEMMA3 = dataclasses.replace(
     ),
     fixed_fields={**_FIXED, "norm_placement": "sandwich", "query_key_norm": "head"},
     bare_architecture="Gemma3TextModel",
-    # The class has the key and caps nothing in attention.
-    fixed_keys=(*GEMMA2.fixed_keys, FixedConfigKey("attn_logit_softcapping", None)),
     tensor_entries=decoder_entries(_SANDWICH_NORMS | HEAD_NORMS),
     simplify_config=_simplify_gemma3,
-    simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS | {"rope_local_base_freq", "sliding_window_pattern"},
+    # The class has the key of attention's cap and caps nothing there.
+    simplified_keys=ROTARY_KEYS
+    | LAYER_TYPE_KEYS
+    | {"rope_local_base_freq", "sliding_window_pattern", "attn_logit_softcapping"},
     restore_config=lambda config: _scalar_from_scale(restore_local_rotary(config)),
 )

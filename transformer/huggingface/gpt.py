@@ -4,7 +4,7 @@ from transformer.attention.rotary import rotated_features
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -98,7 +98,7 @@ GPT2 = ConversionSpec(
     fixed_fields={**_PLAIN, "norm_placement": "pre", "positions": "learned"},
     training_defaults={"initialization": "gpt2"},
     bare_architecture="GPT2Model",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=WINDOWLESS_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=_gpt_entries("wte", "wpe"),
     optional_prefix="transformer.",
@@ -163,7 +163,7 @@ GPTJ = ConversionSpec(
     },
     training_defaults={"initialization": "gpt2"},
     bare_architecture="GPTJModel",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=WINDOWLESS_KEYS,
     training_keys=_TRAINING_KEYS,
     tensor_entries=(
         *embedding_entries("transformer.wte", "embedding"),
@@ -211,7 +211,7 @@ BLOOM = ConversionSpec(
     },
     training_defaults={"initialization": "gpt"},
     bare_architecture="BloomModel",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=WINDOWLESS_KEYS,
     tensor_entries=(
         *embedding_entries("transformer.word_embeddings", "embedding"),
         *norm_entries("transformer.word_embeddings_layernorm", "embedding_norm"),

@@ -7,9 +7,9 @@ from typing import Any
 from transformer.config import UserError, convert_value
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL,
     CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -80,7 +80,7 @@ GPT_NEOX = dataclasses.replace(
     training_defaults={"initialization": "gpt"},
     bare_architecture="GPTNeoXModel",
     # A depth of heads of its own would be that of the rotary positions alone.
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("is_decoder", False), FixedConfigKey("head_dim", None)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("is_decoder", False), FixedConfigKey("head_dim", None)),
     tensor_entries=(
         *embedding_entries("gpt_neox.embed_in", "embedding"),
         *norm_entries(f"{_NEOX_LAYER}.input_layernorm", "layers/attention_residual/norm"),
@@ -130,7 +130,7 @@ STABLELM = dataclasses.replace(
     fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_bias": True, "attention_windows": ()},
     training_defaults={"initialization": "gpt"},
     bare_architecture="StableLmModel",
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("qk_layernorm", False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("qk_layernorm", False)),
     tensor_entries=decoder_entries(PRE_NORMS),
     simplify_config=lambda config, names: flatten_rotary(simplify_sizes(config), fraction=0.25),
     simplified_keys=ROTARY_KEYS,
@@ -159,7 +159,7 @@ PHI = dataclasses.replace(
     },
     training_defaults={"initialization": "gpt"},
     bare_architecture="PhiModel",
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("qk_layernorm", False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("qk_layernorm", False)),
     training_keys={"embd_pdrop": "resid_pdrop"},
     tensor_entries=(
         *embedding_entries("model.embed_tokens", "embedding"),
@@ -213,7 +213,7 @@ PHI3 = dataclasses.replace(
     fixed_fields={**ROTARY_DECODER, "norm": "rms", "norm_placement": "pre", "biases": "none"},
     training_defaults={"initialization": "gpt"},
     bare_architecture="Phi3Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     training_keys={"embd_pdrop": "resid_pdrop"},
     tensor_entries=decoder_entries(
         PRE_NORMS,

@@ -1,7 +1,7 @@
 """Keys of config.json that differ between layers or models of one kind: rotary positions and attention windows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from transformer.attention.rotary import NO_SCALING, RotaryScalingKind, rotated_features
@@ -48,6 +48,9 @@ _REQUIRED_KEYS = {"llama3": ("low_freq_factor", "high_freq_factor"), "longrope":
 _OTHER_NAMES = {"su": "longrope"}  # of Phi 3's first files
 _READ_KEYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _YARN_MAGNITUDES = ("mscale", "mscale_all_dim")
+# Of other kinds of scaling, or of training: a file of which nothing else is unusual has them.
+_KNOWN_WITHOUT_EFFECT = {"factor", "finetuned", "original_max_position_embeddings", *_YARN_MAGNITUDES}
+_KINDS_OF_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def flatten_rotary(config: Config, *, base: float = _BASE, fraction: float = 1.0) -> Config:
@@ -64,17 +67,51 @@ def flatten_rotary(config: Config, *, base: float = _BASE, fraction: float = 1.0
     Raises:
         UserError: If they are of a kind that cannot be read.
     """
-    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    rotary = convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}")
-    base = rotary.get("rope_theta", config.get("rope_theta", base))
-    fraction = rotary.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
+    name, rotary = rotary_section(config)
+    stated = {"rope_theta": base, "partial_rotary_factor": fraction, **config, **rotary}
     scaling = read_scaling(rotary, config, f"config.json has {name}={shorten_value(rotary)}")
     return {
         **config,
-        "rope_theta": base,
-        "partial_rotary_factor": _whole_features(config, fraction),
+        "rope_theta": stated["rope_theta"],
+        "partial_rotary_factor": _whole_features(config, stated["partial_rotary_factor"]),
         "rope_scaling": scaling,
     }
+
+
+def rotary_section(config: Config) -> tuple[str, Config]:
+    """Return the key of config.json that has the rotary positions, and its value.
+
+    Raises:
+        UserError: If the value is no mapping.
+    """
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    return name, dict(convert_value(Mapping[str, Any], config.get(name) or {}, f"config.json: {name}"))
+
+
+def scaling_kind(rotary: Mapping[str, Any]) -> str:
+    """Return the kind of scaling that rotary positions name; `default` is none."""
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    return _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else repr(kind)
+
+
+def unread_rotary_keys(config: Config, fields: Container[str]) -> list[str]:
+    """Return the keys of rotary positions that change nothing, there as here.
+
+    Args:
+        config: The content of a readable config.json.
+        fields: The fields of our config that its conversion gives.
+    """
+    name, rotary = rotary_section(config)
+    kind = scaling_kind(rotary)
+    if "local_rotary_base" in fields and name == "rope_parameters":
+        read = _KINDS_OF_LAYERS
+    else:
+        read = _SCALING_KEYS[kind].keys() | _READ_KEYS | _KNOWN_WITHOUT_EFFECT
+    unread = [f"{name}.{key}" for key in rotary.keys() - read]
+    fraction = rotary.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if "rotary_fraction" not in fields and kind == "default" and fraction not in (None, 1.0):
+        unread.append("partial_rotary_factor")
+    return sorted(unread)
 
 
 def _whole_features(config: Config, fraction: Any) -> float:
@@ -100,16 +137,10 @@ def read_scaling(rotary: Mapping[str, Any], config: Config, what: str) -> Config
     Raises:
         UserError: If it cannot be read.
     """
-    kind = rotary.get("rope_type", rotary.get("type", "default"))
-    kind = _OTHER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+    kind = scaling_kind(rotary)
     if kind not in _SCALING_KEYS:
         raise UserError(f"{what}; of rotary positions, {', '.join(_SCALING_KEYS)} can be read")
-    # A `default` one may still have the factor of a kind that it no longer is.
     keys = _SCALING_KEYS[kind]
-    ignored = {"factor"} if kind == "default" else {"finetuned", "original_max_position_embeddings"}
-    ignored |= set(_YARN_MAGNITUDES) if kind == "yarn" else set()
-    if unread := rotary.keys() - _READ_KEYS - keys.keys() - ignored:
-        raise UserError(f"{what}, whose {', '.join(sorted(unread))} cannot be read")
     if kind == "default":
         return to_config(NO_SCALING)
     length = config["max_position_embeddings"]
@@ -277,8 +308,6 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
     """
     nested = convert_value(Mapping[str, Any], config.get("rope_parameters") or {}, "config.json: rope_parameters")
     full, sliding = (dict(nested.get(f"{kind}_attention") or {}) for kind in ("full", "sliding"))
-    if unread := nested.keys() - {"full_attention", "sliding_attention"}:
-        raise UserError(f"config.json: rope_parameters has {', '.join(sorted(unread))} beside its kinds of layers")
     scaling = convert_value(Mapping[str, Any], config.get("rope_scaling") or {}, "config.json: rope_scaling")
     full |= scaling
     if "type" in scaling and "rope_type" not in scaling:
@@ -286,8 +315,10 @@ def flatten_rotary_by_kind(config: Config, *, full_base: float, sliding_base: fl
             f"config.json has rope_scaling={shorten_value(dict(scaling))}, whose type its class does not read: call it "
             "rope_type"
         )
-    if any(part.get("partial_rotary_factor", 1.0) != 1.0 for part in (full, sliding, config)):
-        raise UserError("config.json has a partial_rotary_factor; only 1.0 can be read")
+    # Without scaling its class does not look for a part of the features that rotates.
+    fraction = full.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if scaling_kind(full) != "default" and fraction not in (None, 1.0):
+        raise UserError(f"config.json has partial_rotary_factor={shorten_value(fraction)}; only 1.0 can be read")
     if full.get("truncate", True) is not True:
         raise UserError(
             f"config.json has truncate={full['truncate']} in the rotary positions of full layers, where transformers "

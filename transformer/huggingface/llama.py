@@ -12,10 +12,10 @@ from transformer.huggingface.conversion_spec import (
     CAUSAL,
     CAUSAL_KEYS,
     GATED_ACTIVATIONS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
-    FixedConfigKey,
     TensorEntry,
     TensorNames,
     attention_entries,
@@ -37,6 +37,8 @@ from transformer.huggingface.layer_keys import (
     restore_sliding_window,
     restore_windows,
     rotary_pattern_by_windows,
+    rotary_section,
+    scaling_kind,
     shortest_period,
     windows_of_all_layers,
     windows_of_layers,
@@ -73,7 +75,6 @@ _FIXED: dict[str, Any] = {**ROTARY_DECODER, "norm": "rms", "norm_placement": "pr
 # Of attention and of the feed-forward network.
 BIASES = {(True, True): "all", (False, True): "feed_forward", (True, False): "attention", (False, False): "none"}
 ATTENTION_BIAS = ConfigKey("attention_bias", "biases", values={True: "attention", False: "none"})
-_NO_BIASES = (FixedConfigKey("attention_bias", False), FixedConfigKey("mlp_bias", False))
 
 
 def gated_entries(tensor: str, leaf: str) -> tuple[TensorEntry, ...]:
@@ -138,11 +139,14 @@ def simplify_whole_heads(config: Config, **defaults: float) -> Config:
 
 
 def flatten_whole_rotary(config: Config, **defaults: float) -> Config:
-    """As `flatten_rotary`, of a class in which whole heads rotate.
+    """As `flatten_rotary`, of a class in which whole heads rotate: without scaling it does not look for a part of them.
 
     Raises:
         UserError: If a part of them does.
     """
+    name, rotary = rotary_section(config)
+    if scaling_kind(rotary) == "default":
+        config = without_keys({**config, name: without_keys(rotary, "partial_rotary_factor")}, "partial_rotary_factor")
     simplified = flatten_rotary(config, **defaults)
     if simplified["partial_rotary_factor"] != 1.0:
         raise UserError(
@@ -172,7 +176,7 @@ LLAMA = ConversionSpec(
     fixed_fields={**_FIXED, "attention_windows": ()},
     training_defaults={"initialization": "gpt", "dropout": 0.0},
     bare_architecture="LlamaModel",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=WINDOWLESS_KEYS,
     tensor_entries=decoder_entries(PRE_NORMS),
     optional_prefix="model.",
     tensor_aliases={"lm_head.weight": "model.embed_tokens.weight"},
@@ -198,7 +202,7 @@ MISTRAL = dataclasses.replace(
     config_keys=(*SIZES, *RMS_KEYS, ConfigKey("windows", "attention_windows")),
     fixed_fields={**_FIXED, "biases": "none"},
     bare_architecture="MistralModel",
-    fixed_keys=(CAUSAL, *_NO_BIASES),
+    fixed_keys=CAUSAL_KEYS,
     simplify_config=_simplify_mistral,
     simplified_keys=ROTARY_KEYS | {"sliding_window"},
     restore_config=_restore_mistral,
@@ -225,6 +229,7 @@ MINISTRAL = dataclasses.replace(
     model_type="ministral",
     architecture="MinistralForCausalLM",
     bare_architecture="MinistralModel",
+    fixed_keys=(CAUSAL,),
     simplify_config=lambda config, names: simplify_sliding(config),
     simplified_keys=ROTARY_KEYS | LAYER_TYPE_KEYS,
     restore_config=restore_sliding,

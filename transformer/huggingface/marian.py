@@ -5,7 +5,7 @@ import numpy as np
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -146,7 +146,7 @@ MARIAN = ConversionSpec(
         FixedConfigKey("normalize_embedding", False),
         FixedConfigKey("add_final_layer_norm", False),
         FixedConfigKey("add_bias_logits", False),
-        *CAUSAL_KEYS,
+        *WINDOWLESS_KEYS,
     ),
     training_keys={"activation_dropout": "", "encoder_layerdrop": "", "decoder_layerdrop": ""},
     tensor_entries=(

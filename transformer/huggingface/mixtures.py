@@ -10,6 +10,7 @@ from typing import Any
 from transformer.config import UserError, to_config
 from transformer.huggingface.conversion_spec import (
     CAUSAL,
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     FixedConfigKey,
@@ -140,7 +141,7 @@ MIXTRAL = dataclasses.replace(
     architecture="MixtralForCausalLM",
     config_keys=(*MISTRAL.config_keys, _EXPERTS),
     bare_architecture="MixtralModel",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     training_keys={"router_jitter_noise": ""},
     tensor_entries=decoder_entries(PRE_NORMS, _expert_entries(f"{LAYER}.block_sparse_moe", ("w1", "w3", "w2"))),
     key_aliases={"num_experts": "num_local_experts"},
@@ -179,7 +180,7 @@ def _restore_qwen3_moe(config: Config) -> Config:
     }
 
 
-_EXPERTS_IN_ALL_LAYERS = (CAUSAL, FixedConfigKey("decoder_sparse_step", 1), FixedConfigKey("mlp_only_layers", None))
+_EXPERTS_IN_ALL_LAYERS = (FixedConfigKey("decoder_sparse_step", 1), FixedConfigKey("mlp_only_layers", None))
 # `intermediate_size` is of layers without experts, of which none is read.
 _QWEN_MOE_SIZES = tuple(
     dataclasses.replace(key, their_key="moe_intermediate_size") if key.our_key == "feed_forward" else key
@@ -193,7 +194,7 @@ QWEN3_MOE = dataclasses.replace(
     config_keys=(*_QWEN_MOE_SIZES, *RMS_KEYS, ATTENTION_BIAS, ConfigKey("windows", "attention_windows"), _EXPERTS),
     fixed_fields={**_FIXED, "query_key_norm": "head"},
     bare_architecture="Qwen3MoeModel",
-    fixed_keys=_EXPERTS_IN_ALL_LAYERS,
+    fixed_keys=(*CAUSAL_KEYS, *_EXPERTS_IN_ALL_LAYERS),
     tensor_entries=decoder_entries(PRE_NORMS | HEAD_NORMS, _expert_entries(_MLP, _PROJECTIONS)),
     key_aliases={"num_local_experts": "num_experts"},
     simplify_config=_simplify_qwen3_moe,
@@ -254,6 +255,7 @@ QWEN2_MOE = dataclasses.replace(
     ),
     fixed_fields=_FIXED,
     bare_architecture="Qwen2MoeModel",
+    fixed_keys=(CAUSAL, *_EXPERTS_IN_ALL_LAYERS),
     tensor_entries=decoder_entries(PRE_NORMS, _qwen2_moe_entries()),
     key_aliases={},
     simplify_config=_simplify_qwen2_moe,

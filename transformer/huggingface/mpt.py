@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer.config import NonNegativeFloat, PositiveFloat, UserError, convert_value, shorten_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    CAUSAL,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -83,7 +83,7 @@ MPT = ConversionSpec(
     },
     training_defaults={"initialization": "gpt"},
     bare_architecture="MptModel",
-    fixed_keys=CAUSAL_KEYS,
+    fixed_keys=(CAUSAL,),
     key_aliases={"num_attention_heads": "n_heads", "hidden_size": "d_model", "num_hidden_layers": "n_layers"},
     tensor_entries=(
         *embedding_entries("transformer.wte", "embedding"),

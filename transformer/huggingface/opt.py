@@ -3,7 +3,7 @@
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -64,7 +64,7 @@ OPT = ConversionSpec(
     },
     training_defaults={"initialization": "gpt"},
     bare_architecture="OPTModel",
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("layer_norm_elementwise_affine", True, null=False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("layer_norm_elementwise_affine", True, null=False)),
     training_keys={"layerdrop": ""},
     tensor_entries=(
         *embedding_entries("model.decoder.embed_tokens", "embedding"),

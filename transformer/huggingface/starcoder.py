@@ -5,7 +5,7 @@ import dataclasses
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL,
+    CAUSAL_KEYS,
     Config,
     ConfigKey,
     TensorNames,
@@ -93,7 +93,7 @@ STARCODER2 = dataclasses.replace(
     fixed_fields={**ROTARY_DECODER, "norm": "layer", "norm_placement": "pre", "norm_bias": True},
     training_defaults={"initialization": "gpt"},
     bare_architecture="Starcoder2Model",
-    fixed_keys=(CAUSAL,),
+    fixed_keys=CAUSAL_KEYS,
     training_keys={"embedding_dropout": "residual_dropout"},
     tensor_entries=decoder_entries(
         PRE_NORMS,

@@ -7,9 +7,9 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-from transformer.config import UserError, convert_value
+from transformer.config import UserError, convert_value, shorten_value
 from transformer.huggingface.conversion_spec import (
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -108,8 +108,12 @@ def _simplify_config(config: Config, names: TensorNames) -> Config:
     if stated not in (None, implied):
         raise UserError(f"config.json has dense_act_fn={stated!r}, not the {implied!r} of feed_forward_proj={kind!r}")
     gated = kind.startswith("gated-")
-    if config.get("is_gated_act") not in (None, gated):
-        raise UserError(f"config.json has is_gated_act={config['is_gated_act']}, and feed_forward_proj={kind!r}")
+    # A null is false here, too.
+    if bool(config.get("is_gated_act", gated)) is not gated:
+        raise UserError(
+            f"config.json has is_gated_act={shorten_value(config['is_gated_act'])}; with feed_forward_proj={kind!r} "
+            f"only {gated} can be read"
+        )
     layers, decoder_layers, encoder_layers = (
         config.get(name) for name in ("num_layers", "num_decoder_layers", "num_hidden_layers")
     )
@@ -195,7 +199,7 @@ T5 = ConversionSpec(
     training_defaults={"initialization": "t5"},
     bare_architecture="T5Model",
     other_architectures=("T5Model", "T5ForQuestionAnswering"),
-    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *CAUSAL_KEYS),
+    fixed_keys=(FixedConfigKey("is_encoder_decoder", True, is_written=True), *WINDOWLESS_KEYS),
     key_aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "head_dim": "d_kv"},
     tensor_entries=(
         *_SEQUENCE_TO_SEQUENCE_ENTRIES,
@@ -316,7 +320,7 @@ def _encoder_alone(spec: ConversionSpec, name: str, head: str) -> ConversionSpec
             "head_biases": "last",
             "head": head,
         },
-        fixed_keys=CAUSAL_KEYS,
+        fixed_keys=WINDOWLESS_KEYS,
         tensor_entries=(
             *(_with_prefix(_ENCODER_ENTRIES) if with_head else _ENCODER_ENTRIES),
             *linear_entries("classifier", "classes"),

@@ -3,7 +3,7 @@
 from transformer.config import UserError
 from transformer.huggingface.conversion_spec import (
     ACTIVATIONS,
-    CAUSAL_KEYS,
+    WINDOWLESS_KEYS,
     Config,
     ConfigKey,
     ConversionSpec,
@@ -63,7 +63,7 @@ XGLM = ConversionSpec(
     },
     training_defaults={"initialization": "gpt"},
     bare_architecture="XGLMModel",
-    fixed_keys=(*CAUSAL_KEYS, FixedConfigKey("add_cross_attention", False)),
+    fixed_keys=(*WINDOWLESS_KEYS, FixedConfigKey("add_cross_attention", False)),
     training_keys={"activation_dropout": "", "layerdrop": ""},
     tensor_entries=(
         *embedding_entries("model.embed_tokens", "embedding"),
