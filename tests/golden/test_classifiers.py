@@ -63,8 +63,7 @@ def test_logits_loss_and_one_step_are_those_recorded(name: str, tmp_path: Path) 
         )
     # Where a logit is that of a token, those of padding are not compared: its states are read by nothing.
     scored = real_tokens(recorded) if logits.ndim == 3 else slice(None)
-    expected = recorded.arrays["logits"][scored]
-    np.testing.assert_allclose(logits[scored], expected, rtol=0, atol=4e-6 * max(1, np.abs(expected).max()))
+    assert_within_rounding(logits[scored], recorded.arrays["logits"][scored])
     np.testing.assert_allclose(found, recorded.arrays["loss"], rtol=1e-5)
     rate = recorded.about["learning_rate"]
     updated = jax.tree.map(lambda leaf, change: np.asarray(leaf) - rate * change, imported.read_params(), gradient)
@@ -89,6 +88,15 @@ def mean_loss(logits: jax.Array, recorded: Recording) -> jax.Array:
     return class_loss(logits, labels, jnp.full(len(labels), True)).cross_entropy / len(labels)
 
 
+def assert_within_rounding(found: np.ndarray, expected: np.ndarray, message: str = "") -> None:
+    """Assert that arrays differ by rounding: of float32 here and, of ModernBERT and XLNet, in the record.
+
+    In float64 ours is still 7.8e-6 from the recorded step of modernbert_first, whose embeddings move by up to 5, and
+    equals that of BERT, which was recorded in float64.
+    """
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6 * max(1, np.abs(expected).max()), err_msg=message)
+
+
 def assert_holds(folder: Path, recorded: Recording) -> None:
     """A folder has the recorded class and the recorded tensors behind the step."""
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
@@ -108,7 +116,7 @@ def assert_holds(folder: Path, recorded: Recording) -> None:
         moved = np.abs(value - recorded.weights[key]).max()
         still = any(key.endswith(name) for name in without_gradient)
         assert (moved > 1e-4) != still, f"{key} has no gradient, which would prove nothing"
-        np.testing.assert_allclose(tensors[key], value, rtol=0, atol=1e-5, err_msg=key)
+        assert_within_rounding(tensors[key], value, key)
 
 
 def read(tmp_path: Path, name: str = "bert", **changed: Any) -> Any:

@@ -35,7 +35,7 @@ from transformer.models.model import Model, Variables
 from transformer.runs.run_directory import RunDirectory
 from transformer.tasks.task import Batch, Evaluation, StateView
 from transformer.training.build import TrainingComponents
-from transformer.training.compiled_evaluation import compile_evaluations
+from transformer.training.compiled_evaluation import compile_evaluations, evaluation_view
 from transformer.training.run_loading import load_run
 from transformer.training.state import TrainState
 
@@ -282,6 +282,45 @@ def test_padding_is_in_no_mean_and_cross_attention_has_heads_too(tmp_path: Path)
         real = real_BxT[name.split("/")[0]]
         expected = np.einsum("lbthd,bt->lhd", outputs, real) / real.sum()
         np.testing.assert_allclose(means[name.removesuffix("/head_outputs")], expected, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("attention_query", ["previous", "current"])
+def test_a_recurrent_decoder_is_edited_at_every_position(tmp_path: Path, attention_query: str) -> None:
+    # Without a request the decoder of "current" attends at all positions at once.
+    model = {"family": "recurrent_encoder_decoder", "width": 8, "embedding_width": 8, "heads": 2, "dropout": 0.0}
+    config = {**TRANSLATOR, "model": {**model, "attention_query": attention_query}}
+    components, state = load(tmp_path / "recurrent", config)
+    loss = find_held_out_loss(components, state, num_batches=1)
+    state = state.without_optimizers()
+    assert loss.by_example
+    assert list(map(str, loss.heads)) == ["decoder/attention:0.0", "decoder/attention:0.1"]
+    (batch,) = loss.batches
+    inputs, name = {name: batch[name] for name in ("source", "target")}, "decoder/attention/head_outputs"
+
+    step = 0.01
+    gates = np.concatenate([np.ones((1, 2)), 1 + step * np.eye(2), 1 - step * np.eye(2), 1 - np.eye(2)])
+    sums = loss.unit_sums(state, gates)[:, :, loss.sum_names.index("loss")]
+    derivatives = np.float64([name == "loss" for name in loss.sum_names])
+    found = loss.gate_gradients(state, derivatives)
+    slopes = (sums[1:3] - sums[3:5]) / (2 * step)
+    np.testing.assert_allclose(found.gradient_N, slopes.sum(axis=1), rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(found.importance_N, np.abs(slopes).sum(axis=1), rtol=0.02, atol=0.02)
+
+    # Without a head its half of the context is zero, and its mean is over the positions of real words.
+    _, _, activations = run_with_activations(components.model, state.variables, inputs, [name])
+    outputs = np.asarray(activations[name], np.float64)[:, :, 0]
+    real_TxB = (np.asarray(batch["target"]) != components.task.interface.pad_id).T
+    assert not real_TxB.all()
+    expected = np.einsum("tbhd,tb->hd", outputs, real_TxB) / real_TxB.sum()
+    np.testing.assert_allclose(found.means["decoder/attention"][0], expected, atol=1e-5)
+    width = outputs.shape[-1]
+    for head in range(2):
+        half = zero("decoder/contexts", features=np.arange(width) + head * width)
+        model = EditedModel.of(components.model, [half])
+        view = evaluation_view(model, state, loss.evaluation.parameters)
+        total = float(loss.evaluation.step(view, batch, jax.random.key(0))[0]["loss"])
+        assert sums[5 + head].sum() == pytest.approx(total, rel=1e-5)
+        assert abs(sums[5 + head].sum() / sums[0].sum() - 1) > 1e-3
 
 
 def test_a_step_of_several_passes_is_edited_in_each(tmp_path: Path) -> None:

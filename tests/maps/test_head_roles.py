@@ -10,7 +10,6 @@ import pytest
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
 from transformer.maps.head_roles import (
-    MIN_ROLE_SCORE,
     NEAR_UNIFORM,
     RoleAssessment,
     RoleEvidence,
@@ -21,7 +20,7 @@ from transformer.maps.head_roles import (
 )
 from transformer.maps.report.head_history import HeadRole, describe_role, last_step_roles
 from transformer.maps.report.role_descriptions import ROLE_TEXTS, describe_all_roles, read_sample_rows, roles_data
-from transformer.maps.role_rules import Band, Role, is_punctuation, is_special
+from transformer.maps.role_rules import MIN_ROLE_SCORE, Band, Role, is_punctuation, is_special
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 

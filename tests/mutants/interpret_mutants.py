@@ -95,8 +95,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/interpret/head_ablation.py",
-        "jnp.any(value != 0, axis=(3, 4))",
-        "jnp.any(value == value, axis=(3, 4))",
+        "jnp.any(gradient != 0, axis=(4, 5))",
+        "jnp.any(gradient == gradient, axis=(4, 5))",
         ("tests/interpret/test_head_ablation.py",),
     ),
     Mutant(

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 LOGITS, WEIGHTS = "logits", "weights"
 # What each head adds to the output of attention, which is the product with the whole output matrix otherwise.
 HEAD_CONTRIBUTIONS = "head_contributions"
+# What each head returns, before the output matrix; by this name a rematerialization policy keeps it.
+HEAD_OUTPUTS = "head_outputs"
 # The steps of a recurrent decoder one by one, which some attend for all at once.
-RECURRENT = ("recurrent_states", "alignments", "contexts")
+RECURRENT = ("recurrent_states", "alignments", "contexts", HEAD_OUTPUTS)
 ON_REQUEST = (LOGITS, WEIGHTS, HEAD_CONTRIBUTIONS, *RECURRENT)
 
 _requested: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
+from transformer.attention.requested_activations import HEAD_OUTPUTS, request_activations
 from transformer.attention.sites import Site
 from transformer.config import UserError
-from transformer.layers.multi_head_attention import HEAD_OUTPUTS
 from transformer.maps.head_ablation_record import (
     CheckpointAblation,
     HeadKnockOut,
@@ -29,7 +29,7 @@ from transformer.maps.head_ablation_record import (
     PruningOrder,
 )
 from transformer.models.activations import EditedModel
-from transformer.models.edits import Edit, add, scale
+from transformer.models.edits import Edit, add, resolve_edit, scale
 from transformer.models.named_values import Occurrences, evaluate, find_named_values, trace
 from transformer.tasks.classification_metrics import spearman_correlation
 from transformer.tasks.task import Batch, Evaluation, EvaluationStep, StateView
@@ -248,43 +248,52 @@ class HeldOutLoss:
         def measure(
             state: TrainState, batch: Batch, key: Array, derivatives_K: Array
         ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-            model, parameters = self.components.model, self.evaluation.parameters
+            names = [edited.activation for edited in self.edited_sites]
 
             def run_step(state: TrainState, batch: Batch, key: Array) -> Any:
-                return self.evaluation.step(evaluation_view(model, state, parameters), batch, key)[0]
+                view = evaluation_view(self.components.model, state, self.evaluation.parameters)
+                with request_activations(names):
+                    return self.evaluation.step(view, batch, key)[0]
 
             args = (state, batch, key)
-            closed, _ = trace(run_step, *args)
-            names = [edited.activation for edited in self.edited_sites]
-            _, outputs = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, jnp.asarray), {})
+            closed, structure = trace(run_step, *args)
+            occurrences = find_named_values(closed)
 
-            def weighted_sum(gates: Mapping[str, Array], offsets: Mapping[str, Array]) -> Array:
-                edits = [edit for name in names for edit in (scale(name, gates[name]), add(name, offsets[name]))]
-                view = evaluation_view(EditedModel.of(model, edits), state, parameters)
-                sums, _ = self.evaluation.step(view, batch, key)
-                return sum(
+            def weighted_sum(gates: Mapping[str, Array], offsets: Mapping[str, Array]) -> tuple[Array, Any]:
+                changes = {}
+                for name, gates_LxBx1xHx1 in gates.items():
+                    passes = len(offsets[name]) // len(gates_LxBx1xHx1)
+                    edits = (scale(name, jnp.tile(gates_LxBx1xHx1, (passes, 1, 1, 1, 1))), add(name, offsets[name]))
+                    changes[name] = [resolve_edit(edit, occurrences[name]) for edit in edits]
+                flat, outputs = evaluate(closed, jax.tree.leaves(args), dict.fromkeys(names, jnp.asarray), changes)
+                sums = jax.tree.unflatten(structure, flat)
+                total = sum(
                     derivative * sums[name] for name, derivative in zip(self.sum_names, derivatives_K, strict=True)
                 )
+                return total, outputs
 
-            # A step may run the model several times: [pass, layer, example, position, head, feature].
-            outputs = {
-                edited.activation: jnp.reshape(
-                    outputs[edited.activation], (-1, len(edited.site.layers), *outputs[edited.activation].shape[1:])
+            gates, offsets = {}, {}
+            for edited in self.edited_sites:
+                number, shape = occurrences[edited.activation]
+                assert shape is not None
+                offsets[edited.activation] = jnp.zeros((number, *shape.shape), shape.dtype)
+                layers, examples, heads = len(edited.site.layers), shape.shape[0], shape.shape[2]
+                gates[edited.activation] = jnp.ones((layers, examples, 1, heads, 1), shape.dtype)
+            differentiate = jax.grad(weighted_sum, argnums=(0, 1), has_aux=True)
+            (gate_gradients, output_gradients), outputs = differentiate(gates, offsets)
+            by_site: dict[str, tuple[Array, Array, Array]] = {}
+            for edited in self.edited_sites:
+                # A step may run the model several times, and a recurrent decoder runs at each position.
+                output, gradient = (
+                    values[edited.activation].reshape(-1, len(edited.site.layers), *values[edited.activation].shape[1:])
+                    for values in (outputs, output_gradients)
                 )
-                for edited in self.edited_sites
-            }
-            gates = {name: jnp.ones_like(output[0, :, :, :1, :, :1]) for name, output in outputs.items()}
-            offsets = {name: jnp.zeros_like(output[0]) for name, output in outputs.items()}
-            gate_gradients, output_gradients = jax.grad(weighted_sum, argnums=(0, 1))(gates, offsets)
-            counted = {name: jnp.any(value != 0, axis=(3, 4)) for name, value in output_gradients.items()}
-            by_site: dict[str, tuple[Array, Array, Array]] = {
-                edited.site.name: (
+                counted_PxLxBxT = jnp.any(gradient != 0, axis=(4, 5))
+                by_site[edited.site.name] = (
                     gate_gradients[edited.activation][:, :, 0, :, 0],
-                    jnp.einsum("plbthd,lbt->lhd", outputs[edited.activation], counted[edited.activation]),
-                    len(outputs[edited.activation]) * jnp.sum(counted[edited.activation], axis=(1, 2)),
+                    jnp.einsum("plbthd,plbt->lhd", output, counted_PxLxBxT),
+                    jnp.sum(counted_PxLxBxT, axis=(0, 2, 3)),
                 )
-                for edited in self.edited_sites
-            }
             gradients, totals, counts = ({site: parts[k] for site, parts in by_site.items()} for k in range(3))
             return gradients, totals, counts
 
@@ -341,14 +350,18 @@ def find_held_out_loss(
         return evaluation.step(evaluation_view(components.model, state, evaluation.parameters), batch, key)
 
     def find(state: TrainState, batch: Batch, key: Array) -> dict[str, Occurrences]:
-        return find_named_values(trace(run_step, state, batch, key)[0])
+        def run_named_step(*args: Any) -> Any:
+            with request_activations(map(_head_outputs, components.model.sites)):
+                return run_step(*args)
+
+        return find_named_values(trace(run_named_step, state, batch, key)[0])
 
     placed = functools.partial(trace_with_placement, components.placement)
     edited_sites = find_edited_sites(components.model.sites, placed(find)(state, batch, key))
     if not edited_sites:
         raise UserError(
-            "this run's model has no attention heads whose outputs are named: name a run of a Transformer "
-            "(docs/guides/activations.md lists the activations of each family)"
+            "this run's model has no attention heads whose outputs are named: name a run of a Transformer or of a "
+            "recurrent decoder with attention (docs/guides/activations.md lists the activations of each family)"
         )
     sums, rows = jax.device_get(jax.jit(placed(run_step))(state, batch, key))
     sum_names = tuple(name for name, value in sums.items() if np.ndim(value) == 0)

@@ -22,7 +22,13 @@ from transformer.attention.positions import (
     resolve_position_scheme,
 )
 from transformer.attention.projection_capture import AttentionProjections, capture_projections
-from transformer.attention.requested_activations import HEAD_CONTRIBUTIONS, LOGITS, WEIGHTS, is_requested
+from transformer.attention.requested_activations import (
+    HEAD_CONTRIBUTIONS,
+    HEAD_OUTPUTS,
+    LOGITS,
+    WEIGHTS,
+    is_requested,
+)
 from transformer.attention.scores import score_class
 from transformer.layers.attention_parameters import TrainedPositions, TrainedScore
 from transformer.layers.functional_module import Module, ParameterBuilder
@@ -45,9 +51,6 @@ from transformer.layers.transformer_config import (
     TransformerConfig,
 )
 from transformer.logical_axes import with_logical_constraint
-
-# The activation that attention returns; by this name a rematerialization policy keeps it.
-HEAD_OUTPUTS = "head_outputs"
 
 
 class SplitHeads(Module):

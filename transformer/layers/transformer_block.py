@@ -14,6 +14,7 @@ from transformer.attention.capture import Capture, CapturedAttention, add_import
 from transformer.attention.importance import ImportanceGates, OutputGates
 from transformer.attention.masks import Mask
 from transformer.attention.positions import PositionScheme
+from transformer.attention.requested_activations import HEAD_OUTPUTS
 from transformer.layers.beam_rows import beam_queries_to_rows, flatten_beam_axis, unflatten_beam_axis
 from transformer.layers.feed_forward import FeedForward
 from transformer.layers.functional_module import (
@@ -27,7 +28,7 @@ from transformer.layers.functional_module import (
 )
 from transformer.layers.kv_cache import KeysAndValues, fill_cache
 from transformer.layers.mixture_of_experts import ExpertBalance, ExpertUse, MixtureOfExperts
-from transformer.layers.multi_head_attention import HEAD_OUTPUTS, MultiHeadAttention
+from transformer.layers.multi_head_attention import MultiHeadAttention
 from transformer.layers.norm import LayerNorm, RmsNorm
 from transformer.layers.residual import (
     BlockInput,

@@ -9,11 +9,17 @@ from jaxtyping import Bool, Float, Int
 
 from transformer.attention.sites import MapValues, Site
 from transformer.maps.role_rules import (
+    MIN_KEYS,
+    MIN_ROLE_SCORE,
+    MIN_ROWS,
     ROLE_RULES,
+    USUAL_PRECEDENCE,
     Band,
     ExampleRows,
     ExampleShare,
+    Grouping,
     Role,
+    absolute_group,
     alignment_chance,
     example_rows,
     is_ordered_sequence,
@@ -21,26 +27,17 @@ from transformer.maps.role_rules import (
     measure_band_share,
     measure_key_share,
     normalize_token,
+    predict_weights,
+    relative_group,
     score_above_chance,
 )
 from transformer.tasks.axis_labels import AxisLabels, GoldAlignment
 
-# The least score of a role, 0 being uniform attention's and 1 a perfect head's: soft mixtures and mean habits of many
-# heads stay well below.
-MIN_ROLE_SCORE = 0.4
-# The keys of columns are those above the mean, the weakest among them: their scores are lower, and 1 of 224 heads of
-# untrained models reaches this one (experiments/benchmarks/results/head_roles.md).
-MIN_COLUMNS_SCORE = 0.35
 MIN_DISTANCE_ROWS = 8  # rows that show a distance or band for which fewer than half of all rows have room
 MIN_EXPLAINED = 0.5  # the least share of a role's score that a simpler rule foretells to be an explanation of it
-MIN_ROWS = 3  # rows that must show a role: two agree by accident
 MIN_ROW_FRACTION = 0.1  # of all rows, too: a word that stands twice in ten sentences makes no habit
-MIN_KEYS = 3  # keys that a row must see before what it shares with another map says anything
 # The least uniformity of a head that reads near uniformly: no role, as untrained heads read so.
 NEAR_UNIFORM = 0.9
-# The task's own links come first. Columns hold of many heads that have a better name, and position of nearly all.
-_PRECEDENCE = {Role.ALIGNMENT: 4, Role.SINGLE_KEY: 2, Role.COLUMNS: 1, Role.POSITION: 0}
-_USUAL_PRECEDENCE = 3
 _WORD_ROLES = (Role.CURRENT_WORD, Role.PREVIOUS_WORD)
 _BAND_OF_ROLE = {
     Role.PREVIOUS_TOKEN: Band(-1, -1),
@@ -97,11 +94,6 @@ class SimplerRule(NamedTuple):
     offset_or_position: int = 0
 
 
-def min_score(role: Role) -> float:
-    """Return the least score of a head that plays a role."""
-    return MIN_COLUMNS_SCORE if role is Role.COLUMNS else MIN_ROLE_SCORE
-
-
 class RoleEvidence(NamedTuple):
     """How far a head plays a role.
 
@@ -124,7 +116,7 @@ class RoleEvidence(NamedTuple):
     @property
     def is_high(self) -> bool:
         """Whether the score is high enough for the role."""
-        return self.score >= min_score(self.role)
+        return self.score >= ROLE_RULES[self.role].min_score
 
     @property
     def is_wide_band(self) -> bool:
@@ -138,13 +130,13 @@ class RoleEvidence(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, int, float]:
-        """The order of roles: high scores, then `_PRECEDENCE`, then the most specific keys."""
+        """The order of roles: high scores, then the precedence, then the most specific keys."""
         return (self.is_high, self.precedence, self.specificity) if self.is_high else (False, 0, self.score)
 
     @property
     def precedence(self) -> int:
         """How soon the role is chosen of several that a head plays."""
-        return _PRECEDENCE.get(self.role, _USUAL_PRECEDENCE)
+        return ROLE_RULES[self.role].precedence
 
     @property
     def rank_in_role(self) -> tuple[bool, float]:
@@ -205,8 +197,8 @@ def classify_heads(rows: WholeRows, site: Site, labels: AxisLabels) -> tuple[Rol
 
     For a set of keys S(q) that defines a role, the share is mean_q sum_(k in S(q)) w_qk over the rows that see a key of
     S(q), first within an example and then over examples, and even = mean_q |S(q)| / |visible(q)| over the same rows.
-    The head plays the role if (share - even) / (1 - even) >= `min_score`. Of several roles it is given alignment, else
-    the one with the largest share log(share / even). S(q) is
+    The head plays the role if (share - even) / (1 - even) reaches the least score of its rule. Of several roles it is
+    given alignment, else the one with the largest share log(share / even). S(q) is
 
     - q - 1, q + 1, q + d for a fixed d; q itself; the first key;
     - a band of keys up to q, from q on, or around it (`WIDEST_BAND`), over the rows that see as many other keys;
@@ -314,7 +306,7 @@ def _measure_module(rows: WholeRows, site: Site, labels: AxisLabels) -> _ModuleM
     measurements = list(_measure_roles(examples, site, labels))
     longest = max(map(len, labels.tokens[site.query.name]), default=0)
     has_all_rows = rows.positions == tuple(range(max(longest, len(rows.positions))))
-    if has_all_rows and (labels.gold_alignments or {}).get(site.name):
+    if has_all_rows and ROLE_RULES[Role.ALIGNMENT].is_shown_by(site, labels):
         measurements += _measure_alignment(rows, site, labels)
     return _ModuleMeasurements(examples, measurements, _measure_uniformity(examples))
 
@@ -392,14 +384,14 @@ def _single_distance(evidence: RoleEvidence) -> int | None:
 def _is_specific_enough(best: RoleEvidence, verdict: "_Verdict") -> bool:
     """Return whether a role that is played is specific enough to disregard one that simpler rules may explain."""
     distances = [rule.offset_or_position for rule in verdict.ambiguous_with if rule.rule is SimplerRuleKind.DISTANCE]
-    return best.is_high and best.precedence >= _USUAL_PRECEDENCE and _single_distance(best) not in distances
+    return best.is_high and best.precedence >= USUAL_PRECEDENCE and _single_distance(best) not in distances
 
 
 def _keys_of(evidence: RoleEvidence) -> Callable[[ExampleRows], np.ndarray] | None:
     """Return the keys that define a role; None for a role that is found in the maps."""
     if evidence.band is not None:
         return keys_in_band(evidence.band)
-    return ROLE_RULES[evidence.role].keys if evidence.role in ROLE_RULES else None
+    return ROLE_RULES[evidence.role].keys
 
 
 def _reads_same_keys(
@@ -433,8 +425,9 @@ def _extract_examples(rows: WholeRows, site: Site, labels: AxisLabels) -> Iterat
 def _measure_roles(examples: Sequence[ExampleRows], site: Site, labels: AxisLabels) -> Iterator[_RoleMeasurement]:
     """Yield the measurements of every role that the examples can show."""
     longest = max((len(example.key_tokens) for example in examples), default=0)
-    shown_rules = {role: rule for role, rule in ROLE_RULES.items() if rule.is_shown_by(site, labels)}
-    for role, rule in shown_rules.items():
+    for role, rule in ROLE_RULES.items():
+        if not rule.is_shown_by(site, labels):
+            continue
         if rule.bands is not None and is_ordered_sequence(site, labels):
             for band in rule.bands(site, longest):
                 shares = [measure_band_share(example, band) for example in examples]
@@ -447,13 +440,8 @@ def _measure_roles(examples: Sequence[ExampleRows], site: Site, labels: AxisLabe
             ]
             shares = [measure_key_share(example, rule.keys(example)) for example in assessed]
             yield from _average_over_examples(role, None, assessed, shares)
-    # Where the first key makes a role of its own, it is no other place.
-    first_key = int(Role.FIRST_TOKEN in shown_rules)
-    single_keys = [_measure_single_key(example, first_key) for example in examples]
-    yield from _average_over_examples(Role.SINGLE_KEY, None, examples, single_keys)
-    yield from _average_over_examples(Role.COLUMNS, None, examples, list(map(_measure_columns, examples)))
-    if len(examples) > 1:
-        yield from _average_over_examples(Role.POSITION, None, examples, _measure_position(examples))
+        elif rule.measure is not None:
+            yield from _average_over_examples(role, None, examples, rule.measure(examples, site, labels))
 
 
 def _assessed_examples(role: Role, examples: Sequence[ExampleRows]) -> list[bool]:
@@ -484,65 +472,6 @@ def _average_over_examples(
         uniform_LxH = np.mean(uniforms, axis=0)
         if uniform_LxH.max() < 1:
             yield _RoleMeasurement(role, band, np.mean(shares, axis=0), uniform_LxH, rows)
-
-
-def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
-    """Return the largest mean weight of a key, from index `first_key` on, that at least half of all rows see."""
-    sees_K, rows = example.visible_RxK.sum(axis=0), example.visible_RxK.any(axis=-1)
-    is_candidate = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= first_key)
-    if not is_candidate.any():
-        zeros = np.zeros(example.weights_LxHxRxK.shape[:2])
-        return ExampleShare(zeros, zeros, 0)
-    visible_WxR = example.visible_RxK[:, is_candidate].T
-    mean_LxHxW = (example.weights_LxHxRxK[..., is_candidate] * visible_WxR.T).sum(axis=2) / sees_K[is_candidate]
-    uniform_W = (visible_WxR / np.maximum(example.visible_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[is_candidate]
-    return ExampleShare(mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min()))
-
-
-def _measure_columns(example: ExampleRows) -> ExampleShare:
-    """Return the weight on the keys that the other rows read more than uniformly; a row without any counts with 0."""
-    visible_RxK, count_R = example.visible_RxK, example.visible_RxK.sum(axis=-1)
-    others_RxK = visible_RxK.sum(axis=0) - visible_RxK
-    judged_RxK = visible_RxK & (others_RxK >= MIN_ROWS)
-    rows = judged_RxK.sum(axis=-1) >= MIN_KEYS
-    multiples_LxHxRxK = example.weights_LxHxRxK * visible_RxK * count_R[:, None]
-    others_LxHxRxK = multiples_LxHxRxK.sum(axis=-2, keepdims=True) - multiples_LxHxRxK
-    target_LxHxNxK = ((others_LxHxRxK > others_RxK) & judged_RxK)[:, :, rows]
-    num_rows = max(int(rows.sum()), 1)
-    share_LxH = (example.weights_LxHxRxK[:, :, rows] * target_LxHxNxK).sum(axis=(-2, -1)) / num_rows
-    uniform_LxH = (target_LxHxNxK / count_R[rows, None]).sum(axis=(-2, -1)) / num_rows
-    return ExampleShare(share_LxH, uniform_LxH, int(rows.sum()))
-
-
-def _measure_position(examples: Sequence[ExampleRows]) -> list[ExampleShare]:
-    """Return how much of its map a head has in common with what position alone foretells, or with uniform attention.
-
-    Two maps have sum_k min(w_qk, p_qk) in common, the mean over the rows that see at least `MIN_KEYS` keys. Of the
-    absolute and the relative position the better one counts.
-    """
-    num_layers, num_heads = examples[0].weights_LxHxRxK.shape[:2]
-    overlaps, uniforms = np.zeros((2, len(examples), num_layers, num_heads))
-    judged = [example.visible_RxK.sum(axis=-1) >= MIN_KEYS for example in examples]
-    for layer, head in np.ndindex(num_layers, num_heads):
-        weights = [example.weights_LxHxRxK[layer, head] for example in examples]
-        predictions = [_predict_by_group(examples, weights, group) for group in (_absolute_group, _relative_group)]
-        for number, (example, rows) in enumerate(zip(examples, judged, strict=True)):
-            if not rows.any():
-                continue
-
-            def overlap(map_RxK: np.ndarray, rows: np.ndarray = rows, own: np.ndarray = weights[number]) -> float:
-                return np.minimum(map_RxK, own).sum(axis=-1)[rows].mean()
-
-            overlaps[number, layer, head] = max(overlap(prediction[number]) for prediction in predictions)
-            uniforms[number, layer, head] = overlap(_uniform_map(example))
-    return [
-        ExampleShare(overlap_LxH, uniform_LxH, int(rows.sum()))
-        for overlap_LxH, uniform_LxH, rows in zip(overlaps, uniforms, judged, strict=True)
-    ]
-
-
-def _uniform_map(example: ExampleRows) -> np.ndarray:
-    return example.visible_RxK / np.maximum(example.visible_RxK.sum(axis=-1, keepdims=True), 1)
 
 
 def _measure_uniformity(examples: Sequence[ExampleRows]) -> np.ndarray:
@@ -662,8 +591,8 @@ def _collect_rows(
         ]
         return _Prediction(simpler, mean_share * weight_on_role(inside), select_rows(own))
 
-    def predict_by_group(rule: SimplerRuleKind, group: _Group, leave_out_rows: bool = False) -> _Prediction:
-        on_role = weight_on_role(_predict_by_group(examples, weights, group, leave_out_rows))
+    def predict_by_group(rule: SimplerRuleKind, group: Grouping, leave_out_rows: bool = False) -> _Prediction:
+        on_role = weight_on_role(predict_weights(examples, weights, group, leave_out_rows))
         return _Prediction(SimplerRule(rule), on_role, np.full_like(on_role, np.nan))
 
     rule_predictions = []
@@ -673,9 +602,9 @@ def _collect_rows(
             keys = [keys_in_band(Band(distance, distance))(example) for example in examples]
             rule_predictions.append(predict_by_key(SimplerRule(SimplerRuleKind.DISTANCE, distance), one.weight, keys))
     if len(examples) > 1:
-        rule_predictions.append(predict_by_group(SimplerRuleKind.POSITION, _absolute_group))
+        rule_predictions.append(predict_by_group(SimplerRuleKind.POSITION, absolute_group))
         if role in _WORD_ROLES:
-            rule_predictions.append(predict_by_group(SimplerRuleKind.RELATIVE_POSITION, _relative_group))
+            rule_predictions.append(predict_by_group(SimplerRuleKind.RELATIVE_POSITION, relative_group))
     else:
         sees_K = np.maximum(examples[0].visible_RxK.sum(axis=0), 1)
         for key_index, mean_share in enumerate(weights[0].sum(axis=0) / sees_K):
@@ -698,21 +627,6 @@ def _collect_rows(
     )
 
 
-_Group = Callable[[Sequence[ExampleRows]], list[Int[np.ndarray, "R K"]]]
-
-
-def _absolute_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
-    """Number the pairs of a query's and a key's position."""
-    longest = max(len(example.key_tokens) for example in examples)
-    return [example.queries * longest + example.keys for example in examples]
-
-
-def _relative_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
-    """Number the distances of a key from the query."""
-    longest = max(int(example.query_R.max(initial=0)) for example in examples)
-    return [longest + example.keys - example.queries for example in examples]
-
-
 def _key_token_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
     """Number the tokens of keys."""
     tokens = {normalize_token(token) for example in examples for token in example.key_tokens}
@@ -721,41 +635,6 @@ def _key_token_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
         np.broadcast_to([numbers[normalize_token(token)] for token in example.key_tokens], example.visible_RxK.shape)
         for example in examples
     ]
-
-
-def _predict_by_group(
-    examples: Sequence[ExampleRows], weights: Sequence[np.ndarray], group: _Group, leave_out_rows: bool = False
-) -> list[np.ndarray]:
-    """Predict each weight [R, K] by the mean of the others in its group of keys; rows sum to one, or to 0 without any.
-
-    The mean is over the other examples, or over all other rows; it is of a weight as a multiple of the uniform one.
-    """
-    groups = group(examples)
-    size = 1 + max(int(group_RxK.max(initial=0)) for group_RxK in groups)
-    sums = []
-    for example, weights_RxK, group_RxK in zip(examples, weights, groups, strict=True):
-        visible_RxK = example.visible_RxK
-        multiples_RxK = weights_RxK * visible_RxK * visible_RxK.sum(axis=-1, keepdims=True)
-        if leave_out_rows:
-            own = np.zeros((2, len(weights_RxK), size))
-            for total_RxG, values_RxK in zip(own, (multiples_RxK, visible_RxK), strict=True):
-                np.add.at(total_RxG, (np.arange(len(weights_RxK))[:, None], group_RxK), values_RxK)
-        else:
-            own = np.array(
-                [
-                    [np.bincount(group_RxK.ravel(), values_RxK.ravel(), minlength=size)]
-                    for values_RxK in (multiples_RxK, visible_RxK)
-                ]
-            )
-        sums.append(own)
-    total_G, count_G = np.sum([own.sum(axis=1) for own in sums], axis=0)
-    predictions = []
-    for example, (own_RxG, own_count_RxG), group_RxK in zip(examples, sums, groups, strict=True):
-        mean_RxG = np.maximum(total_G - own_RxG, 0) / np.maximum(count_G - own_count_RxG, 1)
-        rows = np.arange(len(group_RxK))[:, None] if leave_out_rows else 0
-        mean_RxK = mean_RxG[rows, group_RxK] * example.visible_RxK
-        predictions.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
-    return predictions
 
 
 def _measure_alignment(rows: WholeRows, site: Site, labels: AxisLabels) -> list[_RoleMeasurement]:

@@ -15,6 +15,15 @@ from transformer.maps.capture_plan import ALIGNMENT_ERROR
 from transformer.tasks.axis_labels import AxisLabels
 
 WIDEST_BAND = 8  # keys of a band beside the query's own
+# The least score of a role, 0 being uniform attention's and 1 a perfect head's: soft mixtures and mean habits of many
+# heads stay well below.
+MIN_ROLE_SCORE = 0.4
+# The keys of columns are those above the mean, the weakest among them: their scores are lower, and 1 of 224 heads of
+# untrained models reaches this one (experiments/benchmarks/results/head_roles.md).
+MIN_COLUMNS_SCORE = 0.35
+MIN_ROWS = 3  # rows that must show a role: two agree by accident
+MIN_KEYS = 3  # keys that a row must see before what it shares with another map says anything
+USUAL_PRECEDENCE = 3  # of roles with keys of their own
 RARE = 1 / 3  # the largest share of an example's positions that may count as rare
 
 _SPACES = "▁ \n\t"
@@ -195,6 +204,10 @@ def _is_text(site: Site, labels: AxisLabels) -> bool:
     return {site.query.kind, site.key.kind} == {AxisKind.TOKENS}
 
 
+def _is_any(site: Site, labels: AxisLabels) -> bool:
+    return True
+
+
 def _has_pieces_of_words(site: Site, labels: AxisLabels) -> bool:
     """Return whether the texts show where words begin, and some words are several tokens."""
     if not (_is_text(site, labels) and is_self_attention(site, labels)):
@@ -221,68 +234,6 @@ def _upcoming_bands(site: Site, longest: int) -> list[Band]:
 
 def _nearby_bands(site: Site, longest: int) -> list[Band]:
     return [] if site.causal else [Band(-width, width) for width in range(1, WIDEST_BAND // 2 + 1)]
-
-
-class RoleRule(NamedTuple):
-    """How a role is measured.
-
-    Attributes:
-        is_shown_by: Whether the maps of a module can show the role.
-        keys: The keys [R, K] or [1, K] of an example that define the role, whether or not a row sees them.
-        bands: The bands of which any may be the role's keys, where queries and keys are one ordered sequence.
-        statistic: The name of the stored statistic that is the mean weight on these keys, if there is one: it gives the
-            role at every stored step.
-        statistic_needs_one_sequence: Whether the statistic means the role only where queries and keys are one sequence.
-    """
-
-    is_shown_by: Callable[[Site, AxisLabels], bool]
-    keys: Callable[[ExampleRows], np.ndarray] | None = None
-    bands: Callable[[Site, int], Sequence[Band]] | None = None
-    statistic: str | None = None
-    statistic_needs_one_sequence: bool = False
-
-
-ROLE_RULES = {
-    Role.FIRST_TOKEN: RoleRule(
-        lambda site, labels: _is_ordered(site, labels) or site.key.num_leading_positions > 0,
-        lambda example: example.keys == 0,
-        statistic="first_token",
-    ),
-    Role.DIAGONAL: RoleRule(
-        lambda site, labels: _is_ordered(site, labels) or is_self_attention(site, labels),
-        keys_in_band(Band(0, 0)),
-        statistic="diagonal",
-    ),
-    Role.PREVIOUS_TOKEN: RoleRule(
-        is_ordered_sequence,
-        keys_in_band(Band(-1, -1)),
-        statistic="previous_token",
-        statistic_needs_one_sequence=True,
-    ),
-    Role.NEXT_TOKEN: RoleRule(is_ordered_sequence, keys_in_band(Band(1, 1))),
-    Role.DISTANCE: RoleRule(is_ordered_sequence, bands=_distances),
-    Role.RECENT_TOKENS: RoleRule(is_ordered_sequence, bands=_recent_bands),
-    Role.UPCOMING_TOKENS: RoleRule(is_ordered_sequence, bands=_upcoming_bands),
-    Role.NEARBY: RoleRule(
-        lambda site, labels: is_ordered_sequence(site, labels) or shared_grid(site) is not None,
-        _neighboring_patches,
-        bands=_nearby_bands,
-    ),
-    Role.CURRENT_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(0)),
-    Role.PREVIOUS_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(1)),
-    Role.SPECIAL_TOKEN: RoleRule(_is_text, _keys_whose_token(is_special)),
-    Role.PUNCTUATION: RoleRule(_is_text, _keys_whose_token(is_punctuation)),
-    Role.DELIMITER: RoleRule(_is_text, _keys_whose_token(lambda token: is_special(token) or is_punctuation(token))),
-    Role.RARE_TOKEN: RoleRule(_is_text, _rare_token_keys),
-    Role.SAME_TOKEN: RoleRule(_is_text, _same_token_keys),
-    Role.INDUCTION: RoleRule(
-        lambda site, labels: _is_text(site, labels) and is_self_attention(site, labels),
-        _induction_keys,
-        statistic="induction",
-        statistic_needs_one_sequence=True,
-    ),
-}
-"""The roles that a set of keys defines."""
 
 
 def score_above_chance[T: (float, np.ndarray)](share: T, chance: T) -> T:
@@ -324,16 +275,215 @@ def measure_band_share(example: ExampleRows, band: Band) -> ExampleShare:
     return ExampleShare(weights_LxHxNxW.sum(axis=(-2, -1)) / num_rows, uniform_N.sum() / num_rows, len(rows))
 
 
-def statistics_of_roles(site: Site, labels: AxisLabels) -> dict[Role, str]:
-    """Return the stored statistics that give a role of a module's heads at every stored step.
+# Numbers the pairs of a query and a key of every example; pairs of the same number are one group.
+Grouping = Callable[[Sequence[ExampleRows]], list[Int[np.ndarray, "R K"]]]
 
-    That of alignment is an error, 1 minus the share.
+
+def absolute_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
+    """Number the pairs of a query's and a key's position."""
+    longest = max(len(example.key_tokens) for example in examples)
+    return [example.queries * longest + example.keys for example in examples]
+
+
+def relative_group(examples: Sequence[ExampleRows]) -> list[np.ndarray]:
+    """Number the distances of a key from the query."""
+    longest = max(int(example.query_R.max(initial=0)) for example in examples)
+    return [longest + example.keys - example.queries for example in examples]
+
+
+def predict_weights(
+    examples: Sequence[ExampleRows], weights: Sequence[np.ndarray], group: Grouping, leave_out_rows: bool = False
+) -> list[np.ndarray]:
+    """Predict each weight [R, K] by the mean of the others in its group of keys; rows sum to one, or to 0 without any.
+
+    The mean is over the other examples, or over all other rows; it is of a weight as a multiple of the uniform one.
     """
-    names = {Role.ALIGNMENT: ALIGNMENT_ERROR}
-    for role, rule in ROLE_RULES.items():
-        if rule.statistic and (not rule.statistic_needs_one_sequence or is_self_attention(site, labels)):
-            names[role] = rule.statistic
-    return {role: names[role] for role in Role if role in names}
+    groups = group(examples)
+    size = 1 + max(int(group_RxK.max(initial=0)) for group_RxK in groups)
+    sums = []
+    for example, weights_RxK, group_RxK in zip(examples, weights, groups, strict=True):
+        visible_RxK = example.visible_RxK
+        multiples_RxK = weights_RxK * visible_RxK * visible_RxK.sum(axis=-1, keepdims=True)
+        if leave_out_rows:
+            own = np.zeros((2, len(weights_RxK), size))
+            for total_RxG, values_RxK in zip(own, (multiples_RxK, visible_RxK), strict=True):
+                np.add.at(total_RxG, (np.arange(len(weights_RxK))[:, None], group_RxK), values_RxK)
+        else:
+            own = np.array(
+                [
+                    [np.bincount(group_RxK.ravel(), values_RxK.ravel(), minlength=size)]
+                    for values_RxK in (multiples_RxK, visible_RxK)
+                ]
+            )
+        sums.append(own)
+    total_G, count_G = np.sum([own.sum(axis=1) for own in sums], axis=0)
+    predictions = []
+    for example, (own_RxG, own_count_RxG), group_RxK in zip(examples, sums, groups, strict=True):
+        mean_RxG = np.maximum(total_G - own_RxG, 0) / np.maximum(count_G - own_count_RxG, 1)
+        rows = np.arange(len(group_RxK))[:, None] if leave_out_rows else 0
+        mean_RxK = mean_RxG[rows, group_RxK] * example.visible_RxK
+        predictions.append(mean_RxK / np.maximum(mean_RxK.sum(axis=-1, keepdims=True), 1e-9))
+    return predictions
+
+
+def _measure_single_keys(examples: Sequence[ExampleRows], site: Site, labels: AxisLabels) -> list[ExampleShare]:
+    """Return the largest mean weight of a key that at least half of all rows see."""
+    # Where the first key makes a role of its own, it is no other place.
+    first_key = int(ROLE_RULES[Role.FIRST_TOKEN].is_shown_by(site, labels))
+    return [_measure_single_key(example, first_key) for example in examples]
+
+
+def _measure_single_key(example: ExampleRows, first_key: int) -> ExampleShare:
+    sees_K, rows = example.visible_RxK.sum(axis=0), example.visible_RxK.any(axis=-1)
+    is_candidate = (sees_K >= max(MIN_ROWS, rows.sum() / 2)) & (np.arange(len(sees_K)) >= first_key)
+    if not is_candidate.any():
+        zeros = np.zeros(example.weights_LxHxRxK.shape[:2])
+        return ExampleShare(zeros, zeros, 0)
+    visible_WxR = example.visible_RxK[:, is_candidate].T
+    mean_LxHxW = (example.weights_LxHxRxK[..., is_candidate] * visible_WxR.T).sum(axis=2) / sees_K[is_candidate]
+    uniform_W = (visible_WxR / np.maximum(example.visible_RxK.sum(axis=-1), 1)).sum(axis=-1) / sees_K[is_candidate]
+    return ExampleShare(mean_LxHxW.max(axis=-1), uniform_W[mean_LxHxW.argmax(axis=-1)], int(sees_K[is_candidate].min()))
+
+
+def _measure_columns(example: ExampleRows) -> ExampleShare:
+    """Return the weight on the keys that the other rows read more than uniformly; a row without any counts with 0."""
+    visible_RxK, count_R = example.visible_RxK, example.visible_RxK.sum(axis=-1)
+    others_RxK = visible_RxK.sum(axis=0) - visible_RxK
+    judged_RxK = visible_RxK & (others_RxK >= MIN_ROWS)
+    rows = judged_RxK.sum(axis=-1) >= MIN_KEYS
+    multiples_LxHxRxK = example.weights_LxHxRxK * visible_RxK * count_R[:, None]
+    others_LxHxRxK = multiples_LxHxRxK.sum(axis=-2, keepdims=True) - multiples_LxHxRxK
+    target_LxHxNxK = ((others_LxHxRxK > others_RxK) & judged_RxK)[:, :, rows]
+    num_rows = max(int(rows.sum()), 1)
+    share_LxH = (example.weights_LxHxRxK[:, :, rows] * target_LxHxNxK).sum(axis=(-2, -1)) / num_rows
+    uniform_LxH = (target_LxHxNxK / count_R[rows, None]).sum(axis=(-2, -1)) / num_rows
+    return ExampleShare(share_LxH, uniform_LxH, int(rows.sum()))
+
+
+def _measure_position(examples: Sequence[ExampleRows], site: Site, labels: AxisLabels) -> list[ExampleShare]:
+    """Return how much of its map a head has in common with what position alone foretells, or with uniform attention.
+
+    Two maps have sum_k min(w_qk, p_qk) in common, the mean over the rows that see at least `MIN_KEYS` keys. Of the
+    absolute and the relative position the better one counts.
+    """
+    if len(examples) < 2:
+        return []
+    num_layers, num_heads = examples[0].weights_LxHxRxK.shape[:2]
+    overlaps, uniforms = np.zeros((2, len(examples), num_layers, num_heads))
+    judged = [example.visible_RxK.sum(axis=-1) >= MIN_KEYS for example in examples]
+    for layer, head in np.ndindex(num_layers, num_heads):
+        weights = [example.weights_LxHxRxK[layer, head] for example in examples]
+        predictions = [predict_weights(examples, weights, group) for group in (absolute_group, relative_group)]
+        for number, (example, rows) in enumerate(zip(examples, judged, strict=True)):
+            if not rows.any():
+                continue
+
+            def overlap(map_RxK: np.ndarray, rows: np.ndarray = rows, own: np.ndarray = weights[number]) -> float:
+                return np.minimum(map_RxK, own).sum(axis=-1)[rows].mean()
+
+            overlaps[number, layer, head] = max(overlap(prediction[number]) for prediction in predictions)
+            uniforms[number, layer, head] = overlap(_uniform_map(example))
+    return [
+        ExampleShare(overlap_LxH, uniform_LxH, int(rows.sum()))
+        for overlap_LxH, uniform_LxH, rows in zip(overlaps, uniforms, judged, strict=True)
+    ]
+
+
+def _uniform_map(example: ExampleRows) -> np.ndarray:
+    return example.visible_RxK / np.maximum(example.visible_RxK.sum(axis=-1, keepdims=True), 1)
+
+
+class RoleRule(NamedTuple):
+    """How a role is measured and chosen; that of gold alignments, which whole rows show, is measured apart.
+
+    Attributes:
+        is_shown_by: Whether the maps of a module can show the role.
+        keys: The keys [R, K] or [1, K] of an example that define the role, whether or not a row sees them.
+        bands: The bands of which any may be the role's keys, where queries and keys are one ordered sequence.
+        measure: Measures on each example how strongly it shows a role whose keys are found in the maps.
+        statistic: The name of the stored statistic that is the mean weight on these keys, if there is one: it gives the
+            role at every stored step.
+        statistic_needs_one_sequence: Whether the statistic means the role only where queries and keys are one sequence.
+        precedence: How soon the role is chosen of several that a head plays.
+        min_score: The least score of a head that plays the role.
+    """
+
+    is_shown_by: Callable[[Site, AxisLabels], bool]
+    keys: Callable[[ExampleRows], np.ndarray] | None = None
+    bands: Callable[[Site, int], Sequence[Band]] | None = None
+    measure: Callable[[Sequence[ExampleRows], Site, AxisLabels], Sequence[ExampleShare]] | None = None
+    statistic: str | None = None
+    statistic_needs_one_sequence: bool = False
+    precedence: int = USUAL_PRECEDENCE
+    min_score: float = MIN_ROLE_SCORE
+
+
+ROLE_RULES = {
+    Role.FIRST_TOKEN: RoleRule(
+        lambda site, labels: _is_ordered(site, labels) or site.key.num_leading_positions > 0,
+        lambda example: example.keys == 0,
+        statistic="first_token",
+    ),
+    Role.DIAGONAL: RoleRule(
+        lambda site, labels: _is_ordered(site, labels) or is_self_attention(site, labels),
+        keys_in_band(Band(0, 0)),
+        statistic="diagonal",
+    ),
+    Role.PREVIOUS_TOKEN: RoleRule(
+        is_ordered_sequence,
+        keys_in_band(Band(-1, -1)),
+        statistic="previous_token",
+        statistic_needs_one_sequence=True,
+    ),
+    Role.NEXT_TOKEN: RoleRule(is_ordered_sequence, keys_in_band(Band(1, 1))),
+    Role.DISTANCE: RoleRule(is_ordered_sequence, bands=_distances),
+    Role.RECENT_TOKENS: RoleRule(is_ordered_sequence, bands=_recent_bands),
+    Role.UPCOMING_TOKENS: RoleRule(is_ordered_sequence, bands=_upcoming_bands),
+    Role.NEARBY: RoleRule(
+        lambda site, labels: is_ordered_sequence(site, labels) or shared_grid(site) is not None,
+        _neighboring_patches,
+        bands=_nearby_bands,
+    ),
+    Role.CURRENT_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(0)),
+    Role.PREVIOUS_WORD: RoleRule(_has_pieces_of_words, _keys_of_word(1)),
+    Role.SPECIAL_TOKEN: RoleRule(_is_text, _keys_whose_token(is_special)),
+    Role.PUNCTUATION: RoleRule(_is_text, _keys_whose_token(is_punctuation)),
+    Role.DELIMITER: RoleRule(_is_text, _keys_whose_token(lambda token: is_special(token) or is_punctuation(token))),
+    Role.RARE_TOKEN: RoleRule(_is_text, _rare_token_keys),
+    Role.SAME_TOKEN: RoleRule(_is_text, _same_token_keys),
+    Role.INDUCTION: RoleRule(
+        lambda site, labels: _is_text(site, labels) and is_self_attention(site, labels),
+        _induction_keys,
+        statistic="induction",
+        statistic_needs_one_sequence=True,
+    ),
+    # Columns hold of many heads that have a better name, and position of nearly all.
+    Role.SINGLE_KEY: RoleRule(_is_any, measure=_measure_single_keys, precedence=2),
+    Role.COLUMNS: RoleRule(
+        _is_any,
+        measure=lambda examples, site, labels: list(map(_measure_columns, examples)),
+        precedence=1,
+        min_score=MIN_COLUMNS_SCORE,
+    ),
+    Role.POSITION: RoleRule(_is_any, measure=_measure_position, precedence=0),
+    # The task's own links come first; their statistic is an error, 1 minus the share.
+    Role.ALIGNMENT: RoleRule(
+        lambda site, labels: bool((labels.gold_alignments or {}).get(site.name)),
+        statistic=ALIGNMENT_ERROR,
+        precedence=USUAL_PRECEDENCE + 1,
+    ),
+}
+"""Every role."""
+
+
+def statistics_of_roles(site: Site, labels: AxisLabels) -> dict[Role, str]:
+    """Return the stored statistics that give a role of a module's heads at every stored step."""
+    rules = {role: ROLE_RULES[role] for role in Role}
+    return {
+        role: rule.statistic
+        for role, rule in rules.items()
+        if rule.statistic and (not rule.statistic_needs_one_sequence or is_self_attention(site, labels))
+    }
 
 
 def chance_scores(role: Role, site: Site, labels: AxisLabels) -> Float[np.ndarray, " B"]:

@@ -45,6 +45,9 @@ KINDS: Mapping[str, ActivationKind] = {
     "attention/logits": ActivationKind(MAP, "the attention logits of what is no sub-layer of a Transformer"),
     "weights": ActivationKind(MAP, "the attention weights, before dropout"),
     "head_outputs": ActivationKind(HEADS, "each head's weighted sum of values, before the output matrix"),
+    "attention/head_outputs": ActivationKind(
+        ("example", "query", "head", "feature"), "each head's context in a recurrent decoder", leading="position"
+    ),
     "head_contributions": ActivationKind(HEADS, "what each head adds, behind its rows of the output matrix"),
     "output": ActivationKind(STREAM, "what a sub-layer adds to the residual stream"),
     "before_activation": ActivationKind(STREAM, "the hidden units before the activation function"),

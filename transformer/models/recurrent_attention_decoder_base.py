@@ -20,6 +20,7 @@ from transformer.attention.capture import (
     single_layer_maps,
 )
 from transformer.attention.masks import Mask
+from transformer.attention.requested_activations import HEAD_OUTPUTS
 from transformer.layers.attention_cell import Alignment, AttentionCell, AttentionMemory, scan_decoder_steps
 from transformer.layers.beam_rows import repeat_per_beam
 from transformer.layers.embedding import Embedding
@@ -302,6 +303,9 @@ def compute_context(
     if attention is not None:
         assert source.memory is not None
         context_RxC, alignment = attention.step(query_RxE, source.memory, **facts)
+        with jax.named_scope("attention"):
+            context_Rx1xHxD = context_RxC.reshape(len(context_RxC), 1, attention.config.heads, -1)
+            context_RxC = checkpoint_name(context_Rx1xHxD, HEAD_OUTPUTS).reshape(context_RxC.shape)
         return checkpoint_name(context_RxC, "contexts"), alignment
     assert source.vector is not None
     context_RxC = repeat_per_beam(source.vector, len(query_RxE) // len(source.vector))

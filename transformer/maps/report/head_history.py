@@ -12,11 +12,17 @@ from jaxtyping import Float
 from transformer.attention.importance import BRANCH_IMPORTANCE, FEED_FORWARD_IMPORTANCE, IMPORTANCE
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import PIXELS, distances_in_pixels
-from transformer.maps.head_roles import MIN_ROLE_SCORE, heads_with_role
+from transformer.maps.head_roles import heads_with_role
 from transformer.maps.report.payload import DataBlock, compress_to_base64
 from transformer.maps.report.role_descriptions import read_sample_rows
 from transformer.maps.report.run_data import evenly_spaced_indices
-from transformer.maps.role_rules import Role, chance_scores, score_above_chance, statistics_of_roles
+from transformer.maps.role_rules import (
+    MIN_ROLE_SCORE,
+    Role,
+    chance_scores,
+    score_above_chance,
+    statistics_of_roles,
+)
 from transformer.maps.store import MapStore, Statistics
 from transformer.runs.jsonl_reading import HEAD_RECORDS, read_records
 from transformer.runs.run_directory import RunDirectory
@@ -176,7 +182,7 @@ def find_site_roles(
 
     The score m is the mean weight on the keys that define the role (for alignment, 1 - alignment error) over examples,
     and c that of an untrained head (`transformer.maps.role_rules.chance_scores`). The head plays the role if
-    (m - c) / (1 - c) is at least `transformer.maps.head_roles.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal
+    (m - c) / (1 - c) is at least `transformer.maps.role_rules.MIN_ROLE_SCORE`: Cohen's kappa (1960). So short causal
     rows, whose weight must lie on the first tokens or the diagonal, give no head a role.
 
     The onset is the last change point at which the level rises across `MIN_ROLE_SCORE`. Without one, as in a head that

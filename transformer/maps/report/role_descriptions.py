@@ -7,17 +7,15 @@ import numpy as np
 from transformer.attention.sites import Site
 from transformer.maps.attention_distance import page_attention_distances
 from transformer.maps.head_roles import (
-    MIN_ROLE_SCORE,
     NEAR_UNIFORM,
     RoleAssessment,
     RoleEvidence,
     WholeRows,
     classify_heads,
-    min_score,
 )
 from transformer.maps.quantize import Quantized
 from transformer.maps.report.run_data import evenly_spaced_indices
-from transformer.maps.role_rules import WIDEST_BAND, Band, Role
+from transformer.maps.role_rules import MIN_ROLE_SCORE, ROLE_RULES, WIDEST_BAND, Band, Role
 from transformer.maps.store import MapStore
 from transformer.tasks.axis_labels import AxisLabels
 
@@ -157,7 +155,7 @@ def roles_data(store: MapStore) -> dict[str, Any]:
         for reading in classify_heads(read_sample_rows(store, site, step), site, store.labels):
             heads.append([number, *_assessment_values(reading, roles)])
     kinds = [
-        {"role": role.value, "minScore": min_score(role), **words._asdict()}
+        {"role": role.value, "minScore": ROLE_RULES[role].min_score, **words._asdict()}
         for role, words in describe_all_roles(store.labels).items()
     ]
     return {
