@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.maps.conftest import write_long_run, write_run
 from transformer.attention.sites import Axis, AxisKind, Site
+from transformer.interpret.role_onset import name_role, parse_role
 from transformer.maps.head_roles import (
     NEAR_UNIFORM,
     RoleAssessment,
@@ -359,3 +361,14 @@ def test_the_score_of_one_role_is_that_of_its_keys(habit, role, strength):
     assert scores.scores_LxH.tolist() == [[pytest.approx((share - even) / (1 - even), abs=1e-9)]]
     assert scores.plays_LxH.tolist() == [[strength > MIN_ROLE_SCORE]]
     assert heads_with_role(role, rows, CAUSAL, LABELS) == ({(0, 0)} if strength > MIN_ROLE_SCORE else set())
+
+
+def test_the_guide_names_every_role_as_the_page_and_as_commands_do() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "reports.md").read_text(encoding="utf-8")
+    table = guide.partition("| in commands |")[2].partition("\n\n")[0]
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in table.splitlines()[2:]}
+    assert rows == {
+        (text.name.replace("{token}", "token"), text.badge or "−3", f"`{name_role(role)}`")
+        for role, text in ROLE_TEXTS.items()
+    }
+    assert all(parse_role(name_role(role)) is role for role in Role)
