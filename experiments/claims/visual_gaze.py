@@ -13,29 +13,29 @@ LEAST_WEIGHT = 0.7
 
 
 def read(files: Sequence[Any]) -> Figures:
-    """Return the weight on the cell of the named object, by seed of soft attention, and that on the moving person."""
+    """Return the weight on the cell of the named object and that on the moving person, by seed."""
     *captions, person = files
     weights = [
         next(row["attention_mass/noun"] for row in rows if "attention_mass/noun" in row and row["split"] == "test")
         for rows in captions
     ]
-    last = next(row for row in reversed(person) if "attention_mass/person" in row and row["split"] == "test")
+    tests = [row for row in person if row["split"] == "test"]
     return {
         "noun": weights,
-        "person": last["attention_mass/person"],
-        "person_over_uniform": last["attention_mass/person_over_uniform"],
+        "person": [row["attention_mass/person"] for row in tests],
+        "person_over_uniform": [row["attention_mass/person_over_uniform"] for row in tests],
     }
 
 
 def judge(figures: Figures) -> Finding:
     """What can be refuted is that attention is narrow and moves to what is named; the likeness to eyes cannot."""
-    weights = figures["noun"]
+    weights, person, over_uniform = figures["noun"], figures["person"], figures["person_over_uniform"]
     reason = (
         f"A caption's attention has {statistics.mean(weights):.3f} of its weight on the cell of the object that it "
-        f"names ({len(weights)} seeds; uniform: {1 / CELLS:.3f}), and an agent's {figures['person']:.2f} on a walking "
-        f"person ({figures['person_over_uniform']:.0f} times uniform)."
+        f"names ({len(weights)} seeds; uniform: {1 / CELLS:.3f}), and an agent's {statistics.mean(person):.2f} on a "
+        f"walking person ({len(person)} seeds; {statistics.mean(over_uniform):.0f} times uniform)."
     )
-    if min(weights) < LEAST_WEIGHT or figures["person_over_uniform"] < 2:
+    if min(weights) < LEAST_WEIGHT or min(over_uniform) < 2:
         return Finding(Verdict.FAILS, reason)
     return Finding(
         Verdict.NOT_TESTABLE,
@@ -49,7 +49,11 @@ def exhibits(figures: Figures) -> tuple[Table, ...]:
         (f"cell of the named object, seed {seed}", f"{weight:.3f}", f"{weight * CELLS:.1f}")
         for seed, weight in enumerate(figures["noun"], 1)
     ]
-    rows.append(("walking person", f"{figures['person']:.3f}", f"{figures['person_over_uniform']:.1f}"))
+    person = zip(figures["person"], figures["person_over_uniform"], strict=True)
+    rows += [
+        (f"walking person, seed {seed}", f"{weight:.3f}", f"{over_uniform:.1f}")
+        for seed, (weight, over_uniform) in enumerate(person, 1)
+    ]
     return (
         Table(
             caption="Attention on what is named, or acted on, in test scenes",

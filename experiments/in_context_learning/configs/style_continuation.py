@@ -4,7 +4,7 @@ r"""Style continuation: continue a text in the style of its author, one of two.
         --workdir=runs/two_authors
 
 Needs no data. Takes less than a minute on one CPU core. The authors are Markov chains of letters, so the most probable
-author of a sampled continuation can be computed. Expect 0.97 of the continuations to be of their prompt's author
+author of a sampled continuation can be computed. Expect 0.98 of the continuations to be of their prompt's author
 (`style_accuracy`); of the authors' own texts all are (`style_accuracy_of_authors`): results/two_authors.md.
 
     python -m launch.generate --workdir=runs/two_authors --text='lumo vanu, ' --temperature=1 --max_new_tokens=40

@@ -91,6 +91,7 @@ WRONG_FIGURES: Sequence[tuple[str, Mapping[str, Any], Verdict]] = (
     ("turing_machine_generalization", {"copy.0.wrong_bits.*": 0.5}, FAILS),
     ("unbounded_memory", {"recall.LSTM.*": 1.0}, FAILS),
     ("visual_gaze", {"noun.0": 0.1}, FAILS),
+    ("visual_gaze", {"person_over_uniform.0": 1.5}, FAILS),
     ("weights_sum_to_one", {"padded.smallest": -0.1}, FAILS),
     ("weights_sum_to_one", {"hidden.largest": 0.01}, FAILS),
     ("weights_sum_to_one", {"far_apart.zeros": 0.0, "no_key.greatest_sum": 1.0}, HOLDS),
