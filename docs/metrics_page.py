@@ -22,7 +22,8 @@ the metrics over the steps, and says below the curves what they mean. The consol
 What a training step minimizes is `loss` plus the auxiliary losses of the model, such as those of experts or z-loss,
 each times its weight. These are logged on their own and aren't part of `loss`. The `loss` of an evaluation is the same
 mean over its whole split, without dropout and without label smoothing. Only in translation it has the label smoothing
-of training: there `cross_entropy` is the one without. The mean is over these:
+of training: there `cross_entropy` is the one without. No example is left out or counted twice: the last batch is filled
+with empty rows, which no sum counts, and sums are divided once, after the last batch. The mean is over these:
 
 | `config.task.name` | `loss` is a mean over |
 | --- | --- |

@@ -368,7 +368,7 @@ def test_the_guide_names_every_role_as_the_page_and_as_commands_do() -> None:
     table = guide.partition("| in commands |")[2].partition("\n\n")[0]
     rows = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in table.splitlines()[2:]}
     assert rows == {
-        (text.name.replace("{token}", "token"), text.badge or "−3", f"`{name_role(role)}`")
+        (text.name.replace("{token}", "token"), text.badge or "−3", name_role(role))
         for role, text in ROLE_TEXTS.items()
     }
     assert all(parse_role(name_role(role)) is role for role in Role)

@@ -70,7 +70,7 @@ class ByteNetDecoder(DilatedConvolutionDecoder):
         if "segments" in inputs:
             raise UserError(
                 "config.task.batching=packed puts several texts into a row, and a convolution would read from one into "
-                "the next: say config.task.batching=windows or padded"
+                "the next: say config.task.batching=windows"
             )
         tokens_BxT = jnp.asarray(inputs["tokens"])
         batch, count = tokens_BxT.shape

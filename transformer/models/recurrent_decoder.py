@@ -140,7 +140,7 @@ class RecurrentDecoder(StatelessModule):
         if "segments" in inputs:
             raise UserError(
                 "config.task.batching=packed puts several texts into a row, and a recurrent state would run from one "
-                "into the next: say config.task.batching=windows or padded"
+                "into the next: say config.task.batching=windows"
             )
         hidden_BxTxE, _, captured = self._run_layers(
             inputs, self._initial_carry(*inputs["tokens"].shape), forward_pass.training_key, forward_pass.capture
