@@ -188,8 +188,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/masks.py",
-        "if not are_integers or before < 0 or after < 0:",
-        "if not are_integers or before < 0:",
+        "if not is_pair or not all(isinstance(size, int) and size >= 0 for size in mask.window):",
+        "if not is_pair or not all(isinstance(size, int) and size >= 0 for size in mask.window[:1]):",
         (
             "tests/attention/test_attend_checks.py",
             "tests/attention/test_stage_checks.py",
@@ -197,8 +197,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/attention/masks.py",
-        "if mask.center is not None and before + after == 0:",
-        "if mask.center is not None and before + after < 0:",
+        "if mask.center is not None and sum(mask.window) == 0:",
+        "if mask.center is not None and sum(mask.window) < 0:",
         ("tests/attention/test_attend_checks.py",),
     ),
     Mutant(

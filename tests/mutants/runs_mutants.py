@@ -71,8 +71,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "transformer/runs/trust.py",
-        "if not untrusted or (not untrusted_code and _is_remembered(config)):",
-        "if not untrusted or _is_remembered(config):",
+        "only the run's own config.json names\": _untrusted(code, trusted),",
+        "only the run's own config.json names\": _untrusted(code, trusted) if untrusted_paths else [],",
         ("tests/runs/test_trust.py",),
     ),
     Mutant(
