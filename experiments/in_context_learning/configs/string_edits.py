@@ -4,8 +4,8 @@
 
 Needs no data. Takes about 10 minutes on one CPU core. Edits are capitalize, shout, reverse, swap, delete, double and
 rotate, alone or two in sequence; some pairs of edits and some words are held out. Expected accuracy after 0, 1 and 8
-examples, by seed: 0.06 to 0.07, 0.72 to 0.80 and 0.89 to 0.98 on held-out words; 0.00, 0.18 to 0.33 and 0.16 to 0.47 on
-held-out pairs of edits: results/rule_edits.md.
+examples, by seed: 0.04 to 0.07, 0.72 to 0.80 and 0.89 to 0.98 on held-out words; 0.00 to 0.01, 0.18 to 0.28 and 0.16 to
+0.30 on held-out pairs of edits: results/rule_edits.md.
 
     python -m launch.generate --workdir=runs/rule_edits --text='abcd => dcba ; fade => edaf ; bead =>'
 """
