@@ -295,7 +295,8 @@ def test_what_is_no_function_of_logits_is_refused(wrong: Any, says: str) -> None
 
 def test_a_function_is_refused_where_it_does_not_belong() -> None:
     """With arrays it is no part of a spec, without it is no parameter, and there is one; numbers make a dense mask."""
-    with_array = jax.tree_util.Partial(support.tilted, jax.device_put(np.float32(1)))
+    number = jax.device_put(np.float32(1))
+    with_array = jax.tree_util.Partial(lambda number, *arguments: number * support.tilted(*arguments), number)
     q = jax.device_put(np.ones((1, 2, 1, 4), np.float32))
     spec = AttentionSpec(logit_modification=support.tilted)
     for call, error, says in (
