@@ -205,10 +205,10 @@ def describe_next_commands(workdir: Path, config: Mapping[str, Any]) -> str:
     """Return the commands that one runs next on a completed run of this config."""
     from transformer.runs.trust import trust_flags
 
-    run = f"--workdir={workdir}"  # whose maps, which are stored, are read without its code
+    run = [f"--workdir={workdir}", *trust_flags(config)]
     return (
-        f"complete; write the page of its heads: {shlex.join([*shell_command('maps'), run])}\n"
-        f"          evaluate it again: {shlex.join([*shell_command('evaluate'), run, *trust_flags(config)])}"
+        f"complete; write the page of its heads: {shlex.join([*shell_command('maps'), *run])}\n"
+        f"          evaluate it again: {shlex.join([*shell_command('evaluate'), *run])}"
     )
 
 

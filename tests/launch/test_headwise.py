@@ -81,7 +81,7 @@ def test_a_command_takes_its_own_words(root: Path, capsys: pytest.CaptureFixture
 def test_what_is_printed_names_the_console_script(tmp_path: Path) -> None:
     config = {"task": {"name": "translation"}, "model": {"family": "lab.mine"}}
     assert describe_next_commands(Path("my run"), config) == (
-        "complete; write the page of its heads: headwise maps '--workdir=my run'\n"
+        "complete; write the page of its heads: headwise maps '--workdir=my run' --trust=lab.mine\n"
         "          evaluate it again: headwise evaluate '--workdir=my run' --trust=lab.mine"
     )
     with pytest.raises(UserError, match=r"is missing; make a run with headwise train --config=FILE"):

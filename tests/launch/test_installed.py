@@ -160,7 +160,7 @@ def test_headwise_lists_its_commands_and_refuses_what_is_none(installed: Install
 
 
 def test_a_run_is_trained_and_names_what_to_do_next(installed: Installed, trained: str) -> None:
-    assert "complete; write the page of its heads: headwise maps --workdir=run\n" in trained
+    assert "complete; write the page of its heads: headwise maps --workdir=run --trust=lab.mine\n" in trained
     (start,) = json.loads((installed.folder / "run" / "environment.json").read_text())
     assert (start["commit"], start["packages"]["headwise"]) == (None, "0.1.0")
     assert start["command"].endswith("headwise train --config=my.py --workdir=run --config.model.family=lab.mine")
