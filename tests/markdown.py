@@ -1,11 +1,11 @@
 """What the tests read of the project's Markdown pages: commands, links, and paths of files."""
 
-import functools
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.checkout import is_ignored
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -44,11 +44,9 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in shown}
 
 
-@functools.cache
 def is_in_every_checkout(path: Path) -> bool:
     """Whether a file or folder exists and is none that git ignores, such as a generated page."""
-    asked = ["git", "-C", str(ROOT), "check-ignore", "--quiet", str(path)]
-    return path.exists() and subprocess.run(asked, check=False, capture_output=True).returncode != 0
+    return path.exists() and not is_ignored(path)
 
 
 def dead_links(file: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_history import is_commit, is_shallow
+from tests.checkout import is_commit, is_shallow
 from tests.markdown import links
 
 ROOT = Path(__file__).resolve().parents[1]

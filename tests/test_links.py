@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_history import is_shallow, was_tracked
+from tests.checkout import is_shallow, was_tracked
 from tests.markdown import PAGES, ROOT, dead_links, dead_paths, is_in_every_checkout, misnamed_links
 
 

@@ -213,12 +213,14 @@ def write_record(rows: Mapping[str, Row]) -> None:
 
 def main() -> None:
     """Compare all cases of a folder, print what is wrong, and write their rows into the record; others stay."""
-    rows = read_rows()
     # Most variations are one of a few models, and the shapes of each take longer than its logits.
     with unittest.mock.patch.object(registry, "build", build_each_once(registry.build)):
-        found = {file.stem: count_outcomes(file) for file in sorted(Path(sys.argv[1]).glob("*.npz"))}
-    for name, counts in found.items():
-        rows[name.replace("+", " ")] = Row(
+        counts_by_case = {
+            file.stem.replace("+", " "): count_outcomes(file) for file in sorted(Path(sys.argv[1]).glob("*.npz"))
+        }
+    commit = current_commit()
+    rows = {
+        case: Row(
             variations=counts.total(),
             no_model=counts[Outcome.NO_MODEL],
             equal=counts[Outcome.EQUAL],
@@ -226,10 +228,12 @@ def main() -> None:
             wrong_kind=counts[Outcome.WRONG_KIND],
             needless=counts[Outcome.NEEDLESSLY_REFUSED],
             faults=counts[Outcome.WRONG] + counts[Outcome.TRACEBACK],
-            commit=current_commit(),
+            commit=commit,
         )
-    write_record(rows)
-    sys.exit(1 if any(rows[name.replace("+", " ")].faults for name in found) else 0)
+        for case, counts in counts_by_case.items()
+    }
+    write_record(read_rows() | rows)
+    sys.exit(1 if any(row.faults for row in rows.values()) else 0)
 
 
 if __name__ == "__main__":

@@ -622,10 +622,10 @@ def test_options_of_generation_that_make_no_sense_are_refused(tmp_path: Path, fi
 def test_keys_that_change_nothing_there_change_nothing(name: str, key: str, value: Any, tmp_path: Path) -> None:
     """Values that leave the logits of transformers 5.24.0 as they are, in the record of `make hf`."""
     usual = read(recording(name), tmp_path / "usual")
-    found = read(recording(name), tmp_path / "with", **{key: value})
-    assert found.model == usual.model
+    varied = read(recording(name), tmp_path / "with", **{key: value})
+    assert varied.model == usual.model
     is_known = key in ("is_causal", "attn_logit_softcapping")
-    assert any(key in note for note in set(found.notes) - set(usual.notes)) != is_known
+    assert any(key in note for note in set(varied.notes) - set(usual.notes)) != is_known
 
 
 _RECORDED_SWEEP = json.loads((Path(__file__).parents[1] / "golden" / "config_sweep.json").read_text())

@@ -301,10 +301,10 @@ def test_a_recurrent_decoder_is_edited_at_every_position(tmp_path: Path, attenti
     gates = np.concatenate([np.ones((1, 2)), 1 + step * np.eye(2), 1 - step * np.eye(2), 1 - np.eye(2)])
     sums = loss.unit_sums(state, gates)[:, :, loss.sum_names.index("loss")]
     derivatives = np.float64([name == "loss" for name in loss.sum_names])
-    found = loss.gate_gradients(state, derivatives)
+    measured = loss.gate_gradients(state, derivatives)
     slopes = (sums[1:3] - sums[3:5]) / (2 * step)
-    np.testing.assert_allclose(found.gradient_N, slopes.sum(axis=1), rtol=0.02, atol=0.02)
-    np.testing.assert_allclose(found.importance_N, np.abs(slopes).sum(axis=1), rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(measured.gradient_N, slopes.sum(axis=1), rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(measured.importance_N, np.abs(slopes).sum(axis=1), rtol=0.02, atol=0.02)
 
     # Without a head its half of the context is zero, and its mean is over the positions of real words.
     _, _, activations = run_with_activations(components.model, state.variables, inputs, [name])
@@ -312,7 +312,7 @@ def test_a_recurrent_decoder_is_edited_at_every_position(tmp_path: Path, attenti
     real_TxB = (np.asarray(batch["target"]) != components.task.interface.pad_id).T
     assert not real_TxB.all()
     expected = np.einsum("tbhd,tb->hd", outputs, real_TxB) / real_TxB.sum()
-    np.testing.assert_allclose(found.means["decoder/attention"][0], expected, atol=1e-5)
+    np.testing.assert_allclose(measured.means["decoder/attention"][0], expected, atol=1e-5)
     width = outputs.shape[-1]
     for head in range(2):
         half = zero("decoder/contexts", features=np.arange(width) + head * width)

@@ -1,5 +1,6 @@
 """Checks of arguments, with one-line errors that give the argument's name, its value and what is expected."""
 
+import contextlib
 import enum
 import inspect
 from collections.abc import Sequence
@@ -114,13 +115,9 @@ def check_function(name: str, function: Any, arguments: Sequence[str], example: 
     if not callable(function):
         such_as = f", such as {example}" if example else ""
         raise TypeError(f"{name} is {describe_value(function)}; give a function of ({', '.join(arguments)}){such_as}")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # as of some functions that are not written in Python
-        signature = None
-    if signature is not None:
+    with contextlib.suppress(ValueError):  # some functions that are not written in Python have no signature
         try:
-            signature.bind(*arguments)
+            inspect.signature(function).bind(*arguments)
         except TypeError as error:
             raise TypeError(f"{name} is called with ({', '.join(arguments)}): {error}") from None
     if is_pytree(function):

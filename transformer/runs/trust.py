@@ -55,13 +55,14 @@ def check_trusted(
         "code from outside this library that only the run's own config.json names": _untrusted(code, trusted),
         "outside the run, and nobody but the run's own config.json asks for it": untrusted_paths,
     }
-    found = [
+    refusals = [
         f"{' and '.join(f'config.{name.key}={name.value!r}' for name in names)} {'are' if names[1:] else 'is'} {what}"
         for what, names in reasons.items()
         if names
     ]
-    if found:
-        raise UserError(f"{'; '.join(found)}: add {shlex.quote(_trust_flag([*code, *paths]))} if you know what it does")
+    if refusals:
+        trust = shlex.quote(_trust_flag([*code, *paths]))
+        raise UserError(f"{'; '.join(refusals)}: add {trust} if you know what it does")
 
 
 def _untrusted(names: Sequence[NamedResource], trusted: Collection[str]) -> list[NamedResource]:

@@ -1,10 +1,10 @@
-"""Questions about the history of this checkout, for tests that need it."""
+"""Questions that git answers about this checkout, for tests that need them."""
 
 import functools
 import subprocess
 from pathlib import Path
 
-from tests.markdown import ROOT
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def _git(*words: str) -> str:
@@ -27,3 +27,9 @@ def is_commit(name: str) -> bool:
 def was_tracked(path: Path) -> bool:
     """Whether a file was in some commit of this project; without the history it counts as one."""
     return is_shallow() or bool(_git("log", "--format=%h", "-1", "--", str(path)))
+
+
+@functools.cache
+def is_ignored(path: Path) -> bool:
+    """Whether git ignores a file or folder, so that a fresh checkout has none."""
+    return bool(_git("check-ignore", str(path)))
