@@ -269,3 +269,34 @@ def test_a_map_of_no_site_is_refused() -> None:
     model = changed(lambda aux: aux._replace(maps={**aux.maps, **{f"{name}/2": x for name, x in aux.maps.items()}}))
     with pytest.raises(UserError, match=r"returns a map of 'memory/read/2', which is no site of it: declare it"):
         fit(altered(), model)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadsSegments(Model):
+    """The toy's model, with outputs that depend on the segments of packed rows."""
+
+    def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Any]:
+        outputs, aux = super().apply(variables, inputs, **request)
+        return outputs + inputs["segments"][..., None], aux
+
+
+@dataclasses.dataclass(frozen=True)
+class LooksAtSegments(Model):
+    """The toy's model, which computes with the segments of packed rows and keeps nothing of it."""
+
+    def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Any]:
+        jnp.equal(inputs["segments"][:, :, None], inputs["segments"][:, None])
+        return super().apply(variables, inputs, **request)
+
+
+def draw_packed_rows(random: np.random.Generator) -> dict[str, np.ndarray]:
+    batch = memory.Classify().draw(random)
+    return {**batch, "segments": (batch["symbols"] != memory.PAD).astype(np.int32)}
+
+
+def test_a_model_that_does_not_read_the_segments_of_packed_rows_is_refused() -> None:
+    packed, toy = altered(draw=draw_packed_rows), toy_model()
+    for model in (toy, LooksAtSegments(toy.functional, toy.sites)):
+        with pytest.raises(UserError, match="does not read the `segments` of packed rows"):
+            fit(packed, model)
+    fit(packed, ReadsSegments(toy.functional, toy.sites))

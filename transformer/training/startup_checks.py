@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from transformer.attention.capture import Capture, CapturedAttention
 from transformer.attention.sites import Site
@@ -105,7 +106,7 @@ def describe_skipped_evaluations(model: Model, evaluations: Sequence[Evaluation]
 
 @dataclasses.dataclass(frozen=True)
 class _RecordingModel(Model):
-    """A model that records the capture and the results of each pass."""
+    """A model that records the capture and the results of each pass, and refuses packed rows that it would mix."""
 
     model: Model | None = None
     passes: list[tuple[Capture | None, Aux]] = dataclasses.field(default_factory=list)
@@ -113,9 +114,23 @@ class _RecordingModel(Model):
     def apply(self, variables: Any, inputs: Any, **request: Any) -> tuple[Any, Aux]:
         """Run a method of the module as `Model.apply` does, and record it."""
         assert self.model is not None
+        if "segments" in inputs:
+            self._check_segments(variables, inputs, request)
         outputs, aux = self.model.apply(variables, inputs, **request)
         self.passes.append((request.get("capture"), aux))
         return outputs, aux
+
+    def _check_segments(self, variables: Any, inputs: Any, request: Mapping[str, Any]) -> None:
+        model = self.model
+        assert model is not None
+        traced = jax.make_jaxpr(lambda segments: model.apply(variables, {**inputs, "segments": segments}, **request)[0])
+        jaxpr = traced(inputs["segments"]).jaxpr
+        _, reads_segments = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        if not any(reads_segments):
+            raise UserError(
+                "the model does not read the `segments` of packed rows, so that the texts of a row would see each other: "
+                "mask attention by inputs['segments'], or say config.task.batching=windows"
+            )
 
 
 def _check_names(sites: Sequence[Site]) -> None:
