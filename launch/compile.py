@@ -15,6 +15,7 @@ from launch.command import Command, ConfigArguments, flag
 from launch.text_table import align_columns
 from transformer.config import UserError
 from transformer.system.command_invocation import PACKAGE_PARENT, subprocess_command
+from transformer.system.terminal import format_size
 
 if TYPE_CHECKING:
     from transformer.aot.aot_compile import AotReport
@@ -168,8 +169,8 @@ def format_shardings(experiment: "ExperimentConfig", topology: str, *, as_json: 
         cells = (parameter.path, str(parameter.shape), f"({axes})", f"({spec})", f"{parameter.bytes_per_device:,}")
         rows.append(dict(zip(columns, cells, strict=True)))
     summary = (
-        f"{experiment.run.name} on {format_mesh(mesh)}, rules {experiment.sharding.rules}: {total / GB:,.4f} GB of "
-        f"parameters, {on_device / GB:,.4f} GB per device"
+        f"{experiment.run.name} on {format_mesh(mesh)}, rules {experiment.sharding.rules}: {format_size(total, 4)} of "
+        f"parameters, {format_size(on_device, 4)} per device"
     )
     return f"{summary}\n{align_columns(rows, columns[:-1])}"
 
@@ -288,7 +289,7 @@ def format_report(report: "AotReport") -> str:
     if not report.fits:
         lines += ["largest arrays, bytes per device:"]
         lines += [
-            f"  {array.num_bytes / GB:9.3f} GB  {array.shape}  {array.source}"
+            f"  {format_size(array.num_bytes, 4):>10}  {array.shape}  {array.source}"
             for array in report.largest_arrays[:SHOWN]
         ]
         lines += ["suggestions:", *_format_suggestions(suggest_smaller_step(report))]
@@ -297,11 +298,11 @@ def format_report(report: "AotReport") -> str:
 
 def _format_verdict(report: "AotReport") -> str:
     if report.device_memory_bytes is None:
-        return f"needs {(report.peak_bytes or 0) / GB:,.2f} GB per device, whose memory is unknown"
-    capacity = f"of {report.device_memory_bytes / GB:,.2f} GB per device"
+        return f"needs {format_size(report.peak_bytes or 0, 4)} per device, whose memory is unknown"
+    capacity = f"of {format_size(report.device_memory_bytes, 4)} per device"
     if report.peak_bytes is None:
         return f"does not fit, by the compiler, {capacity}"
-    return f"{'fits' if report.fits else 'does not fit'}: {report.peak_bytes / GB:,.2f} {capacity}"
+    return f"{'fits' if report.fits else 'does not fit'}: {format_size(report.peak_bytes, 4)} {capacity}"
 
 
 def _format_bytes(report: "AotReport") -> list[str]:
@@ -317,7 +318,7 @@ def _format_bytes(report: "AotReport") -> list[str]:
     lines = ["  bytes per device:"]
     for kind, size in kinds.items():
         share = "" if report.device_memory_bytes is None else f"{100 * size / report.device_memory_bytes:7.1f}%"
-        lines.append(f"    {kind:<28}{size / GB:10.4f} GB {share}")
+        lines.append(f"    {kind:<28}{format_size(size, 4):>12} {share}")
     return lines
 
 
@@ -356,12 +357,12 @@ def _explain_backend(choice: "BackendChoice") -> str | None:
 
 
 def _format_source_lines(program: "CompiledProgram") -> list[str]:
-    lines = [f"  memory traffic {program.bytes_moved / GB:,.1f} GB per step and device, most of it from:"]
+    lines = [f"  memory traffic {format_size(program.bytes_moved, 4)} per step and device, most of it from:"]
     for source_line in program.source_lines[:SHOWN_LINES]:
         share = 100 * source_line.num_bytes / max(program.bytes_moved, 1)
         operation = source_line.source.rsplit("/", 1)[-1]
         place = source_line.line or "(inserted by the compiler)"
-        lines.append(f"    {source_line.num_bytes / GB:10.1f} GB {share:5.1f}%  {place}  {operation}".rstrip())
+        lines.append(f"    {format_size(source_line.num_bytes, 4):>12} {share:5.1f}%  {place}  {operation}".rstrip())
     return lines
 
 
@@ -388,9 +389,9 @@ def _format_speed(report: "AotReport") -> list[str]:
     expected = report.step_estimate
     for key, total in collective_totals(report.program.collectives).items():
         kind, axes = key
-        seconds = "" if expected is None else f"  {expected.seconds_by_collective.get(key, 0.0):.4f} s"
+        seconds = "" if expected is None else f"  {expected.seconds_by_collective.get(key, 0.0):.4g} s"
         label = f"    {kind:<20}{'+'.join(axes) or '-':<16}"
-        lines.append(f"{label}{total.num_executions:8,} x, {total.num_bytes / GB:10.4f} GB in all{seconds}")
+        lines.append(f"{label}{total.num_executions:8,} x, {format_size(total.num_bytes, 4):>10} in all{seconds}")
     if report.program.loops_without_trip_count:
         loops = ", ".join(report.program.loops_without_trip_count)
         lines.append(f"    loops without a known trip count, counted once: {loops}")
@@ -402,9 +403,9 @@ def _format_speed(report: "AotReport") -> list[str]:
                 f"  recomputed    {expected.recomputed_flops:.3e} FLOPs by remat: in the step time, not in the MFU"
             )
         lines += [
-            f"  step time     at least {expected.step_seconds:.4f} s, by the roofline: compute "
-            f"{expected.compute_seconds:.4f} s, memory {expected.memory_seconds:.4f} s, communication "
-            f"{expected.communication_seconds:.4f} s, which overlap",
+            f"  step time     at least {expected.step_seconds:.4g} s, by the roofline: compute "
+            f"{expected.compute_seconds:.4g} s, memory {expected.memory_seconds:.4g} s, communication "
+            f"{expected.communication_seconds:.4g} s, which overlap",
             f"  MFU           at most {100 * expected.mfu:.1f}%",
             f"  communication {100 * expected.communication_share:.1f}% of the step, which waits for it "
             f"{100 * expected.exposed_share:.1f}% of its time",
@@ -429,18 +430,18 @@ def format_search_table(candidates: Sequence["CompiledCandidate"]) -> str:
         expected = compiled.report.step_estimate
         return not compiled.report.fits, unlimited if expected is None else expected.step_seconds
 
-    columns = ("mesh", "remat", "GB per device", "step", "MFU", "communication", "")
+    columns = ("mesh", "remat", "per device", "step", "MFU", "communication", "")
     rows = [dict(zip(columns, columns, strict=True))]
     for compiled in sorted(candidates, key=order):
         report, expected = compiled.report, compiled.report.step_estimate
         speed = ("-", "-", "-")
         if expected is not None:
             speed = (
-                f"{expected.step_seconds:.4f} s",
+                f"{expected.step_seconds:.4g} s",
                 f"{100 * expected.mfu:.1f}%",
                 f"{100 * expected.communication_share:.1f}%",
             )
-        needed = "-" if report.peak_bytes is None else f"{report.peak_bytes / GB:.2f}"
+        needed = "-" if report.peak_bytes is None else format_size(report.peak_bytes, 4)
         fits = "fits" if report.fits else "does not fit"
         cells = (format_mesh(report.mesh_shape), compiled.candidate.remat.value, needed, *speed, fits)
         rows.append(dict(zip(columns, cells, strict=True)))

@@ -12,6 +12,7 @@ from launch.cli import run
 from launch.command import Arguments, Command, flag, trust_flag
 from launch.text_table import align_columns
 from transformer.config import UserError, lookup_by_name
+from transformer.system.terminal import format_size
 
 if TYPE_CHECKING:
     from transformer.costs.cache_memory import CacheMemory
@@ -165,7 +166,7 @@ def _format_cache(cache: Mapping[str, Mapping[str, Any]]) -> str:
     sizes = cache["cache"]
     texts = "1 text" if sizes["batch_size"] == 1 else f"{sizes['batch_size']:,} texts"
     return (
-        f"\ncache of decoding: {sizes['num_bytes']:,} bytes ({sizes['num_bytes'] / 1e9:.3f} GB) for {texts} of "
+        f"\ncache of decoding: {sizes['num_bytes']:,} bytes ({format_size(sizes['num_bytes'])}) for {texts} of "
         f"{sizes['length']:,} positions, {sizes['bytes_per_token']:,} bytes a token, {sizes['dtype']}"
     )
 

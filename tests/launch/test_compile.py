@@ -318,7 +318,7 @@ def test_the_sharding_is_a_table_and_needs_neither_devices_nor_a_topology(
     words += ["--config.task.batch_size=2048"]
     assert cli.run(compile.COMMAND, compile.main, words) == 0
     page = capsys.readouterr().out
-    assert page.startswith("small on data=512 x fsdp=2 x tensor=2, rules fsdp+tp: 0.0000 GB of parameters, ")
+    assert page.startswith("small on data=512 x fsdp=2 x tensor=2, rules fsdp+tp: 18.24 kB of parameters, ")
     (row,) = [line for line in page.splitlines() if line.startswith("layers/feed_forward/expand/kernel ")]
     # 16 x 32 numbers of four bytes, a quarter on each device.
     assert re.split(r"\s{2,}", row) == [

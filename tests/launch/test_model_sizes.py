@@ -278,7 +278,7 @@ def test_the_cache_of_a_published_size_is_a_line_and_a_key(capsys: pytest.Captur
     words = ("--name=gpt2", "--cache_length=512", "--cache_batch_size=4")
     line = printed(capsys, *words).splitlines()[-1]
     assert line == (
-        "cache of decoding: 75,497,472 bytes (0.075 GB) for 4 texts of 512 positions, 36,864 bytes a token, bfloat16"
+        "cache of decoding: 75,497,472 bytes (75 MB) for 4 texts of 512 positions, 36,864 bytes a token, bfloat16"
     )
     (entry,) = json.loads(printed(capsys, *words, "--json"))
     assert entry["cache"]["num_bytes"] == 4 * 512 * 36864

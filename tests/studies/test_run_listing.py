@@ -10,14 +10,7 @@ from tests.studies.written_runs import CONFIG, learning_curve, with_values, writ
 from transformer.config import ABSENT, UserError
 from transformer.runs.jsonl_reading import MetricName
 from transformer.runs.run_directory import RunDirectory
-from transformer.studies.run_listing.formatting import (
-    format_json,
-    format_size,
-    group_values,
-    plain_lines,
-    problem_lines,
-    runs_table,
-)
+from transformer.studies.run_listing.formatting import format_json, group_values, plain_lines, problem_lines, runs_table
 from transformer.studies.run_listing.listing import Listing, RunIndex
 from transformer.studies.run_listing.run_summary import RunState, RunSummary
 from transformer.studies.run_listing.selection import (
@@ -32,6 +25,7 @@ from transformer.studies.run_listing.selection import (
 )
 from transformer.studies.sweeps.trial_store import TrialOutcome, TrialState, TrialStore
 from transformer.studies.sweeps.trials import trial_from_config
+from transformer.system.terminal import format_size
 
 LOSS, ACCURACY = MetricName("validation", "loss"), MetricName("validation", "accuracy")
 

@@ -10,6 +10,7 @@ from launch.command import Arguments, Command
 from transformer.system.terminal import (
     escape_control_characters,
     escape_terminal_output,
+    format_size,
     is_watched,
     raw_terminal_stream,
 )
@@ -31,6 +32,25 @@ def test_control_characters_are_written_out_and_letters_stay() -> None:
     assert escape_control_characters(ESCAPES) == SHOWN
     assert escape_control_characters("größer 漢字 €", "") == "größer 漢字 €"
     assert escape_control_characters("a\tb\n", "\n\t") == "a\tb\n"
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "short", "exact"),
+    [
+        (0, "0 B", "0 B"),
+        (999, "999 B", "999 B"),
+        (1_000, "1.0 kB", "1.000 kB"),
+        (20_480, "20 kB", "20.48 kB"),
+        (3_458_816, "3.5 MB", "3.459 MB"),
+        (999_800_000, "1.0 GB", "1.000 GB"),
+        (125_400_000_000, "125 GB", "125.4 GB"),
+        (2_778_800_000_000, "2.8 TB", "2.779 TB"),
+        (5_000_000_000_000_000, "5,000 TB", "5,000 TB"),
+    ],
+)
+def test_a_size_keeps_its_digits_whatever_its_unit(num_bytes: int, short: str, exact: str) -> None:
+    assert format_size(num_bytes) == short
+    assert format_size(num_bytes, 4) == exact
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

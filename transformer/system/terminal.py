@@ -14,6 +14,15 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def format_size(num_bytes: float, digits: int = 2) -> str:
+    """Return a size as 512 B, 20 kB or 1.5 GB, in units of 1000, with at least so many digits from a kilobyte on."""
+    size, units = float(num_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    decimals = 0 if units[0] == "B" else max(digits - len(f"{int(size)}"), 0)
+    return f"{size:,.{decimals}f} {units[0]}"
+
+
 def escape_control_characters(text: str, keep: str = "") -> str:
     r"""Escape all characters that control a terminal, as \x1b.
 

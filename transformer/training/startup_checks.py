@@ -128,8 +128,8 @@ class _RecordingModel(Model):
         _, reads_segments = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
         if not any(reads_segments):
             raise UserError(
-                "the model does not read the `segments` of packed rows, so that the texts of a row would see each other: "
-                "mask attention by inputs['segments'], or say config.task.batching=windows"
+                "the model does not read the `segments` of packed rows, so that the texts of a row would see each "
+                "other: mask attention by inputs['segments'], or say config.task.batching=windows"
             )
 
 

@@ -19,7 +19,7 @@ from transformer.runs.jsonl_reading import MetricName
 from transformer.studies.run_listing.listing import Listing, StudySummary
 from transformer.studies.run_listing.run_summary import RunState, RunSummary
 from transformer.studies.run_listing.selection import ListedRuns, RunGroup, metric_value, short_keys
-from transformer.system.terminal import escape_control_characters, pluralize
+from transformer.system.terminal import escape_control_characters, format_size, pluralize
 
 _STYLES = {
     RunState.RUNNING: "cyan",
@@ -41,16 +41,6 @@ def format_age(modified: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
-
-
-def format_size(num_bytes: int) -> str:
-    """Return a size as 512 B, 20 kB or 1.5 GB."""
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def format_step(run: RunSummary) -> str:
