@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer.attention.sites import Axis, Site
 from transformer.config import UserError
 from transformer.data.png import encode_png
 from transformer.maps.capture_plan import quantize_maps
@@ -19,7 +20,7 @@ from transformer.maps.quantize import Quantized, quantize
 from transformer.maps.report import page as report_page
 from transformer.maps.report.page import write_report
 from transformer.maps.report.payload import COARSE_LEVELS, downsample_image, requantize, spread_order
-from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices
+from transformer.maps.report.run_data import count_crossings, evenly_spaced_indices, initial_view
 from transformer.maps.store import MapStore
 from transformer.runs.metric_curves import read_curves, thin_curve
 from transformer.runs.run_directory import RunDirectory
@@ -264,6 +265,21 @@ def test_the_first_view_is_the_aligning_head_on_a_sentence_that_reorders(run, pa
     )
     assert (first["layer"], first["head"]) == np.unravel_index(mass.argmax(), mass.shape)
     assert count_crossings([(q, k) for q, k, _ in labels.gold_alignments["decoder/cross"][first["example"]]]) >= 3
+
+
+@pytest.mark.parametrize(("periods", "shown"), [((None, 3), 0), ((3, None), 1), ((4, 3), 1), (None, 1)])
+def test_the_first_view_is_a_text_and_no_random_tokens_where_there_is_one(tmp_path, periods, shown):
+    """The head's strongest weights cross in the second example alone, on which it copies from one period before."""
+    tokens = Axis("tokens")
+    site = Site("decoder/self", tokens, tokens, ("0",), ("0",), causal=True)
+    texts = (tuple("abcdef"), tuple("abcabc"))
+    store = MapStore.open(tmp_path, (site,), AxisLabels({"tokens": texts}, ("one", "two"), periods=periods), "abc")
+    maps = np.zeros((1, 2, 1, 6, 6))
+    for query in range(6):
+        maps[0, 0, 0, query, query] = 1
+        maps[0, 1, 0, query, query if query < 3 else query - 3] = 1
+    store.write(7, {"decoder/self": quantize_maps(maps, store.levels("decoder/self"))})
+    assert initial_view(store)["example"] == shown
 
 
 def test_curves_hold_the_metrics_of_each_split(run, page):

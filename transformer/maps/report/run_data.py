@@ -62,8 +62,8 @@ def initial_view(store: MapStore) -> dict[str, Any]:
 
     The module is the first with gold alignments whose whole maps are stored, else the first between two sequences. Its
     head is the one with the most weight on gold alignments, else with the sharpest rows; its example the one in which
-    the strongest weights of that head, those on gold alignments if the module has some, cross most often. Long modules
-    are assessed by their coarsest level.
+    the strongest weights of that head, those on gold alignments if the module has some, cross most often, of random
+    tokens only where there is no other. Long modules are assessed by their coarsest level.
 
     Returns:
         The indices "site", "example", "layer" and "head".
@@ -88,9 +88,11 @@ def initial_view(store: MapStore) -> dict[str, Any]:
         count_crossings(_strongest_pairs(weights[example, layer, head], example_links))
         for example, example_links in enumerate(links)
     ]
+    periods = store.labels.periods or [None] * len(crossings)
+    example = max(range(len(crossings)), key=lambda example: (periods[example] is None, crossings[example]))
     return {
         "site": store.sites.index(site),
-        "example": int(np.argmax(crossings)),
+        "example": example,
         "layer": int(layer),
         "head": int(head),
     }
