@@ -110,6 +110,7 @@ MODELS = {
     "siglip": "SigLIP, image classifier",
     "clip_vision_model": "CLIP, image tower",
     "clip": "CLIP, image classifier",
+    "clip_text_model": "CLIP, text tower",
     "xlnet": "XLNet",
 }
 """What the models of each `model_type` are called."""
@@ -121,8 +122,10 @@ UNSUPPORTED_MODELS = {
     "OPT 350M": "`word_embed_proj_dim` is not `hidden_size`",
     "ALBERT with `inner_group_num` over 1": "a layer there is several different blocks",
     "ModernBERT with scaled rotary positions in sliding layers": "only those of full layers can be scaled",
-    "`CLIPModel`, `SiglipModel`": "they compare images with texts; save the image tower alone with `CLIPVisionModel` "
-    "or `SiglipVisionModel`",
+    "`CLIPModel`, `SiglipModel`": "they compare images with texts; save one tower alone, with `CLIPVisionModel`, "
+    "`CLIPTextModel` or `SiglipVisionModel`",
+    "`SiglipTextModel`": "a linear map of its last state belongs to it, which no model of ours has",
+    "`CLIPTextModelWithProjection`": "its projection belongs to both towers; the tower is read with `CLIPTextModel`",
     "DeBERTa v2 of 0.9 and 1.5 billion parameters, with `conv_kernel_size`": "a convolution stands beside its first "
     "layer",
     "DeBERTa v2 with `share_att_key=false` or one of `pos_att_type`": "its published models project positions as they "

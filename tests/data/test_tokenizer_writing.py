@@ -15,7 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tests.data.test_line_splitting import SEEDS, random_lines
 from transformer.config import UserError
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
-from transformer.data.tokenizers.token_text import TokenEncoding, detect_token_encoding
+from transformer.data.tokenizers.token_text import byte_characters, byte_word_end_decoder, detect_token_encoding
 from transformer.data.tokenizers.train_tokenizer import byte_tokenizer, character_tokenizer, train_bpe, train_byte_bpe
 from transformer.decoding.stop_sequences import build_stop_table
 from transformer.tasks.decoding_config import DecodingConfig
@@ -45,6 +45,23 @@ def gpt1() -> FastTokenizer:
     backend.decoder = decoders.BPEDecoder(suffix="</w>")
     backend.add_special_tokens(["<unk>"])
     return FastTokenizer(backend, unk_id=backend.token_to_id("<unk>"))
+
+
+def clip() -> FastTokenizer:
+    letters = byte_characters()
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>", "ca", "cat</w>", "on</w>"]
+    merges = [("t", "h"), ("th", "e</w>"), ("c", "a"), ("ca", "t</w>"), ("o", "n</w>")]
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, "<|startoftext|>", "<|endoftext|>"])}
+    model = models.BPE(vocabulary, merges, unk_token="<|endoftext|>", end_of_word_suffix="</w>")
+    backend = tokenizers.Tokenizer(model)
+    space = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), space, normalizers.Lowercase()])
+    words = tokenizers.Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+")
+    splits = [pre_tokenizers.Split(words, "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    backend.decoder = byte_word_end_decoder()
+    backend.add_special_tokens(["<|startoftext|>", "<|endoftext|>"])
+    return FastTokenizer(backend, bos_id=len(pieces), eos_id=len(pieces) + 1)
 
 
 def bert() -> FastTokenizer:
@@ -87,6 +104,7 @@ def words() -> FastTokenizer:
 
 MADE: dict[str, Callable[[], FastTokenizer]] = {
     "gpt1": gpt1,
+    "clip": clip,
     "bert": bert,
     "sentencepiece": sentencepiece,
     "llama": llama,
@@ -126,8 +144,8 @@ def test_the_bytes_of_tokens_are_those_of_the_text(tokenizer: FastTokenizer) -> 
     for ids in tokenizer.encode(texts()):
         written = b"".join([first[ids[0]], *(within[number] for number in ids[1:])]).decode()
         text = shown(tokenizer, ids)
-        # Behind the text's last word GPT-1 has no space.
-        assert written.removesuffix(" " if tokenizer.token_encoding is TokenEncoding.WORD_ENDS else "") == text
+        # Behind the text's last word GPT-1 and CLIP have no space.
+        assert written.removesuffix(" " if tokenizer.token_encoding.marks_word_ends else "") == text
 
 
 def test_the_labels_of_a_text_are_its_text(tokenizer: FastTokenizer) -> None:
@@ -175,7 +193,7 @@ def test_white_space_that_a_tokenizer_drops_from_a_prompt_is_not_doubled() -> No
 @pytest.mark.parametrize("prompted", [True, False])
 def test_a_stop_string_ends_a_rollout_where_the_text_has_it(tokenizer: FastTokenizer, prompted: bool) -> None:
     """Where the automaton is complete, the cut finds the stop string, and one token before it is not there yet."""
-    word_ends = tokenizer.token_encoding is TokenEncoding.WORD_ENDS
+    word_ends = tokenizer.token_encoding.marks_word_ends
     stops = [" ", "sat", " sat", "sat ", "sat on", "mat.", "mat .", "t s", " no", "the cat sat"]
     prompt = tokenizer.encode(["the cat"])[0] if prompted else []
     for stop in stops:

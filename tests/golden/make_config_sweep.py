@@ -67,6 +67,11 @@ IMAGES = {
     "image_size": 8,
     "patch_size": 4,
 }
+TEXT_TOWER = {
+    **{key: IMAGES[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")},
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": POSITIONS,
+}
 DINOV2 = {key: value for key, value in IMAGES.items() if key != "intermediate_size"} | {"mlp_ratio": 2}
 # What a config with the towers of images and of texts has of the first: each key of it is varied as that tower's.
 TOWERS = {"siglip": "siglip_vision_model", "clip": "clip_vision_model"}
@@ -176,6 +181,7 @@ CASES = {
     "siglip": ("SiglipForImageClassification", {"vision_config": IMAGES}),
     "clip_vision_model": ("CLIPVisionModel", IMAGES),
     "clip": ("CLIPForImageClassification", {"vision_config": IMAGES}),
+    "clip_text_model": ("CLIPTextModel", TEXT_TOWER),
     "xlnet": ("XLNetLMHeadModel", XLNET | {"d_head": WIDTH // HEADS}),
     "cohere": ("CohereForCausalLM", LLAMA | {"logit_scale": 0.5}),
     "cohere2": ("Cohere2ForCausalLM", LLAMA | {"num_hidden_layers": 4, "sliding_window": 5, "logit_scale": 0.5}),

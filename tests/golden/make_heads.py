@@ -105,6 +105,18 @@ IMAGES = {
     "image_size": 12,
     "patch_size": 4,
 }
+CLIP_TEXT = {
+    "vocab_size": 53,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 24,
+    "layer_norm_eps": 1e-3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 
 def labels_of(head: str) -> dict[str, Any]:
@@ -175,6 +187,7 @@ OTHERS = {
     },
     "t5_encoder": Case("T5EncoderModel", T5 | {"d_kv": 8}, "encoder", seed=50),
     "mt5_encoder": Case("MT5EncoderModel", T5 | {"d_kv": 6}, "encoder", seed=51),
+    "clip_text_model": Case("CLIPTextModel", CLIP_TEXT, seed=52),
     "vit": Case("ViTModel", IMAGES, "image", seed=9),
     "deit": Case("DeiTModel", IMAGES, "image", seed=10),
 }
@@ -227,7 +240,8 @@ def record(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if case.kind == "choice":
         values, inputs = values[0][:, None], {name: value[0] for name, value in inputs.items()}
     found = {"outputs": values if values.ndim == 2 or tokens is None else values * tokens[..., None]}
-    if getattr(output, "pooler_output", None) is not None:
+    # That of CLIP's text tower is the state of the end token.
+    if getattr(output, "pooler_output", None) is not None and case.architecture != "CLIPTextModel":
         found["pooled"] = output.pooler_output.numpy()
     names = {"input_ids": "ids", "decoder_input_ids": "target", "pixel_values": "image"}
     found |= {ours: inputs[theirs].numpy() for theirs, ours in names.items() if theirs in inputs}
@@ -244,7 +258,7 @@ def main() -> None:
     if sys.argv[1:]:
         # The other cases stay as they are.
         with np.load(FILE) as file:
-            arrays = {key: file[key] for key in file.files}
+            arrays = {key: file[key] for key in file.files if key.rpartition("/")[0] not in sys.argv[1:]}
         about = json.loads(str(arrays.pop("about")))["cases"]
     for name in sys.argv[1:] or known:
         case = known[name]

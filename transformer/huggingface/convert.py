@@ -18,6 +18,7 @@ from transformer.huggingface import (
     bart,
     bert,
     clip,
+    clip_text,
     cohere,
     deberta,
     dinov2,
@@ -124,6 +125,7 @@ _OTHERS = (
     clip.SIGLIP,
     clip.CLIP_VISION,
     clip.CLIP,
+    clip_text.CLIP_TEXT,
     xlnet.XLNET,
 )
 CONVERSIONS = {family.model_type: family for family in (*map(with_heads, _LANGUAGE), *_OTHERS)}

@@ -283,7 +283,8 @@ class FastTokenizer(Tokenizer):
         return {number: token.content.encode() for number, token in self.backend.get_added_tokens_decoder().items()}
 
     def decode_token(self, number: int, piece: str) -> bytes:
-        if self.token_encoding is TokenEncoding.BYTES and number in self._added_token_bytes:
+        is_of_bytes = self.token_encoding in (TokenEncoding.BYTES, TokenEncoding.BYTE_WORD_ENDS)
+        if is_of_bytes and number in self._added_token_bytes:
             return self._added_token_bytes[number]
         return piece_bytes(piece, self.token_encoding, self.backend.decoder)
 

@@ -13,6 +13,7 @@ from transformer.data.line_splitting import split_lines
 from transformer.data.tokenizers.checked_backend import library_errors, parse_backend, without_stderr
 from transformer.data.tokenizers.fast_tokenizer import FastTokenizer
 from transformer.data.tokenizers.sentencepiece_model import load_sentencepiece_model
+from transformer.data.tokenizers.token_text import WORD_END, byte_word_end_decoder
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.storage.json_reading import read_json_object, read_regular_file
 
@@ -172,9 +173,13 @@ def _assign_roles(
 def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTokenizer:
     tokenizer_json = folder / "tokenizer.json"
     if tokenizer_json.is_file():
-        return FastTokenizer(
-            _read_tokenizer_file(tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8")))
+        backend = _read_tokenizer_file(
+            tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8"))
         )
+        ends_words = isinstance(backend.model, models.BPE) and backend.model.end_of_word_suffix == WORD_END
+        if ends_words and isinstance(backend.decoder, decoders.ByteLevel):
+            backend.decoder = byte_word_end_decoder()
+        return FastTokenizer(backend)
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
     sets = (("tokenizer.model",), ("spiece.model",), ("vocab.json", "merges.txt"), ("vocab.txt",))
     files = next((names for names in sets if all((folder / name).is_file() for name in names)), None)

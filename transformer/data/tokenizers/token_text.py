@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import tokenizers
+import tokenizers.decoders
 import tokenizers.models
 
 from transformer.config import UserError
 
 WORD_START = "▁"
+WORD_END = "</w>"
 CONTINUATION_PREFIX = "##"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 # The number of bytes of a UTF-8 character by its first byte; no character begins with another byte.
@@ -28,12 +30,19 @@ class TokenEncoding(enum.Enum):
     """A piece is a word after a space, or with "##" the continuation of one (BERT)."""
     WORD_ENDS = "word_ends"
     """"</w>" ends a word; a space follows, except at the end of the text (GPT-1)."""
+    BYTE_WORD_ENDS = "byte_word_ends"
+    """Each character stands for one byte, and "</w>" ends a word as in `WORD_ENDS` (CLIP)."""
     SPACES = "spaces"
     """"▁" is a space, "<0x0A>" a byte (SentencePiece)."""
     JOINED = "joined"
     """Pieces are words, with spaces between them."""
     PLAIN = "plain"
     """The characters are the text."""
+
+    @property
+    def marks_word_ends(self) -> bool:
+        """Whether pieces say where a word ends, not where it begins."""
+        return self in (TokenEncoding.WORD_ENDS, TokenEncoding.BYTE_WORD_ENDS)
 
 
 # The stages of a decoder: any combination of SentencePiece's, or a single one of the others.
@@ -55,6 +64,8 @@ def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
     """
     described = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
     stages = [] if described is None else list(_flatten_stages(described))
+    if backend.decoder is not None and described == json.loads(byte_word_end_decoder().__getstate__()):
+        return TokenEncoding.BYTE_WORD_ENDS
     if isinstance(backend.model, tokenizers.models.BPE):
         suffix = backend.model.end_of_word_suffix or None
         if backend.model.continuing_subword_prefix or suffix != next((stage.get("suffix") for stage in stages), None):
@@ -77,8 +88,19 @@ def detect_token_encoding(backend: tokenizers.Tokenizer) -> TokenEncoding:
         return TokenEncoding.SPACES
     raise UserError(
         f"the tokenizer's decoder {json.dumps(described)[:200]} is not read: only those of byte-level BPE, WordPiece, "
-        "SentencePiece and GPT-1 are"
+        "SentencePiece, GPT-1 and CLIP are"
     )
+
+
+def byte_word_end_decoder() -> tokenizers.decoders.Decoder:
+    """Return the decoder of byte-level pieces of which some end a word, as CLIP's class decodes them.
+
+    The decoder in CLIP's files joins the bytes alone and leaves "</w>" in the text; the class then makes it a space.
+    """
+    space = byte_characters()[ord(" ")]
+    stages = [tokenizers.decoders.Replace(WORD_END, space), tokenizers.decoders.ByteLevel()]
+    # The library's Strip fails on empty texts.
+    return tokenizers.decoders.Sequence([*stages, tokenizers.decoders.Replace(tokenizers.Regex(" $"), "")])
 
 
 def _flatten_stages(decoder: dict) -> Iterator[dict]:
@@ -109,6 +131,9 @@ def piece_bytes(piece: str, writing: TokenEncoding, decoder: tokenizers.decoders
     """
     if writing is TokenEncoding.BYTES:
         return b"".join(_BYTE_OF[c] if c in _BYTE_OF else c.encode() for c in piece)
+    if writing is TokenEncoding.BYTE_WORD_ENDS:
+        word = piece.removesuffix(WORD_END)
+        return piece_bytes(word, TokenEncoding.BYTES) + (b" " if word != piece else b"")
     if writing is TokenEncoding.SPACES:
         if byte := _BYTE.fullmatch(piece):
             return bytes.fromhex(byte[1])

@@ -244,7 +244,7 @@ class Tokenizer(abc.ABC):
         Raises:
             UserError: If the tokenizer marks where words end instead of where they begin.
         """
-        if self.token_encoding is TokenEncoding.WORD_ENDS:
+        if self.token_encoding.marks_word_ends:
             raise UserError("the tokenizer marks where words end, not where they begin: whole words cannot be told")
         if self.token_encoding is TokenEncoding.WORDS:
             # A full stop is a word although it adds no space.
