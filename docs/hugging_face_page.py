@@ -124,8 +124,7 @@ UNSUPPORTED_MODELS = {
     "ModernBERT with scaled rotary positions in sliding layers": "only those of full layers can be scaled",
     "`CLIPModel`, `SiglipModel`": "they compare images with texts; save one tower alone, with `CLIPVisionModel`, "
     "`CLIPTextModel` or `SiglipVisionModel`",
-    "`SiglipTextModel`": "a linear map of its last state belongs to it, which no model of ours has",
-    "`CLIPTextModelWithProjection`": "its projection belongs to both towers; the tower is read with `CLIPTextModel`",
+    "the text tower of SigLIP": "its head, a linear map of the last token's state, has no place in our models",
     "DeBERTa v2 of 0.9 and 1.5 billion parameters, with `conv_kernel_size`": "a convolution stands beside its first "
     "layer",
     "DeBERTa v2 with `share_att_key=false` or one of `pos_att_type`": "its published models project positions as they "

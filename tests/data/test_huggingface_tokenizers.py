@@ -176,6 +176,41 @@ def test_bytes_behind_pieces_as_llama_has_them(tmp_path: Path) -> None:
     assert written(made, ids) == " hi 犬\n".encode()
 
 
+def test_bytes_that_end_words_as_clip_has_them(tmp_path: Path) -> None:
+    """The numbers are those of CLIPTokenizerFast of transformers 5.24.0, without its tokens around a text."""
+    letters = sorted(byte_characters(), key=lambda letter: ord(letter) > 0xFF)
+    tokens = [*letters, *(f"{letter}</w>" for letter in letters), "ph", "pho", "to</w>", "photo</w>"]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    merges = [("p", "h"), ("ph", "o"), ("t", "o</w>"), ("pho", "to</w>")]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.BPE(numbers, merges, unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    space = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), space, normalizers.Lowercase()])
+    words = tokenizers.Regex(
+        r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+    )
+    splits = [pre_tokenizers.Split(words, "removed", invert=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.RobertaProcessing(
+        ("<|endoftext|>", 517), ("<|startoftext|>", 516), trim_offsets=False, add_prefix_space=False
+    )
+    backend.add_special_tokens(tokens[-2:])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    named = {"bos_token": tokens[-2], **dict.fromkeys(("eos_token", "pad_token", "unk_token"), tokens[-1])}
+    made = load_huggingface_tokenizer(
+        folder_with(tmp_path, tokenizer_config=named | {"tokenizer_class": "CLIPTokenizer"})
+    )
+    assert roles(made) == {"pad": 517, "begin": 516, "end": 517, "unknown": 517, "mask": None}
+    (ids,) = made.encode(["A photo of a  CAT!"])
+    assert ids == [320, 515, 78, 325, 320, 66, 64, 339, 256]
+    assert made.decode([516, *ids, 517]) == "a photo of a cat !"
+    assert made.labels(ids) == ["a▁", "photo▁", "o", "f▁", "a▁", "c", "a", "t▁", "!▁"]
+    (foreign,) = made.encode(["é 犬"])
+    assert made.decode(foreign) == "é 犬"
+    assert made.decode([]) == ""
+
+
 def test_a_config_alone_tells_the_roles(tmp_path: Path) -> None:
     byte_tokenizer(("end", "mask")).backend.save(str(tmp_path / "tokenizer.json"))
     folder_with(tmp_path, config={"bos_token_id": 256, "eos_token_id": [256, 9], "pad_token_id": None})

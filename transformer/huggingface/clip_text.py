@@ -31,6 +31,7 @@ CLIP_TEXT = ConversionSpec(
         ConfigKey("hidden_act", "activation", values=ACTIVATIONS),
         ConfigKey("layer_norm_eps", "norm_epsilon"),
         ConfigKey("attention_dropout", "attention_dropout"),
+        ConfigKey("tie_word_embeddings", "tie_embeddings"),
     ),
     fixed_fields={
         "head": "none",

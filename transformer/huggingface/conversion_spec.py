@@ -188,7 +188,7 @@ _CLASS_DIFFERENCES = {
     "ForMaskedImageModeling": "which has a head that restores images",
     "ForImageClassification": "which has one head of classes",
     "Backbone": "which returns the states of several layers",
-    "WithProjection": "which projects into the space of texts",
+    "WithProjection": "which projects into the space that images and texts share",
     "SiglipModel": "which compares images with texts",
     "CLIPModel": "which compares images with texts",
     "EncoderModel": "which has no decoder",

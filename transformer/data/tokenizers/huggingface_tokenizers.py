@@ -176,8 +176,8 @@ def _open_tokenizer(folder: Path, tokenizer_config: Mapping[str, Any]) -> FastTo
         backend = _read_tokenizer_file(
             tokenizer_json, lambda path: parse_backend(read_regular_file(path).decode("utf-8"))
         )
-        ends_words = isinstance(backend.model, models.BPE) and backend.model.end_of_word_suffix == WORD_END
-        if ends_words and isinstance(backend.decoder, decoders.ByteLevel):
+        kind = str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
+        if kind == "CLIPTokenizer" and getattr(backend.model, "end_of_word_suffix", None) == WORD_END:
             backend.decoder = byte_word_end_decoder()
         return FastTokenizer(backend)
     advice = "write one by transformers' AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
