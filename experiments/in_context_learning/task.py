@@ -54,7 +54,6 @@ from transformer.tasks.task import (
     Batch,
     Evaluation,
     EvaluationReport,
-    InputReader,
     PredictionRequest,
     Predictions,
     StateView,
@@ -539,5 +538,5 @@ TASK = TaskSpec(
     InContextLearningConfig,
     build_synthetic_task,
     build_task,
-    InputReader(make_task_interface, CONTINUATION_READER.encode),
+    dataclasses.replace(CONTINUATION_READER, make_task_interface=make_task_interface),
 )

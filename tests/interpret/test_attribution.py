@@ -132,7 +132,9 @@ def test_what_cannot_be_attributed_is_refused(model: LoadedModel, folders: dict[
 MISTAKES = {
     "model.top_tokens(['the', 'the quick'])": "top_tokens reads one text: call it once for each",
     "direct_logit_attribution(model, ['the', 'the quick'], 3)": "direct_logit_attribution reads one text",
-    "model([1, 2])": "a loaded model reads texts, not numbers of tokens",
+    "model.generate([1, 2])": "here a text is a string",
+    "model([1.5, 2.0])": "here a text is a string",
+    "model([1, 999])": "token number 999 is outside of the vocabulary: 0 to ",
     "model.run_with('the', [lambda x: x])": "an edit is a value such as transformer.interpret.zero",
     "model.run_with_cache('the', lambda name: True)": "are names of activations or patterns of them",
     "model.run_with_cache('the', 'blocks.0.attn.hook_z')": "'blocks.0.attn.hook_z' is no activation of this model",

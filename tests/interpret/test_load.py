@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -107,6 +108,36 @@ def test_several_texts_are_padded_with_zeros_and_keep_their_tokens(
     assert not both.weights[:, 0, :, :, 7:].any()
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_token_numbers_are_read_as_they_are(models: dict[str, LoadedModel], name: str) -> None:
+    model, (text,) = models[name], TEXTS[name]
+    vocabulary = {
+        token: number for number, token in enumerate(model.tokenizer.labels(range(model.tokenizer.vocab_size)))
+    }
+    row = model.tokenizer.encode([text])[0] if name == "gpt2" else [vocabulary[token] for token in TOKENS[name]]
+    expected = np.asarray(model(text))
+    for given in (row, np.array(row), jnp.array(row), [row], np.array([row])):
+        np.testing.assert_array_equal(model(given), expected)
+    assert model.tokens(row) == TOKENS[name]
+    # Of two rows, the shorter is padded.
+    both = np.asarray(model([row, row[:3]]))
+    assert both.shape == (2, *expected.shape[1:])
+    np.testing.assert_allclose(both[1, :3], np.asarray(model(row[:3]))[0], atol=1e-5)
+
+
+def test_tokens_that_no_text_has_are_read(models: dict[str, LoadedModel]) -> None:
+    """The letters of a word that the tokenizer joins stay apart, where decoding and encoding would join them."""
+    model = models["gpt2"]
+    (joined,) = model.tokenizer.encode(["the"])
+    (t,), (h,), (e,) = model.tokenizer.encode(["t", "h", "e"])
+    assert len(joined) == 1
+    assert model.tokens([t, h, e]) == ("t", "h", "e")
+    repeated = np.tile([t, h, e], 2)
+    assert float(model.loss(repeated)) == pytest.approx(float(np.mean(np.asarray(model.token_losses(repeated))[0, :5])))
+    assert model.run_with_maps(repeated)["decoder/self"].weights.shape[-2:] == (6, 6)
+    assert "tokens [" in model.show_attention(repeated, page=None).title
+
+
 def test_a_model_of_two_sides_answers_itself_without_a_target(models: dict[str, LoadedModel]) -> None:
     maps = models["t5"].run_with_maps("the fox")["decoder/cross"][0]
     assert maps.keys == (TOKENS["t5"],)
@@ -176,6 +207,10 @@ def test_a_run_is_loaded_without_its_data(
         ("gpt2", {"text": "x" * 33}, r"has 33 tokens, more than the model's 32 positions: shorten it"),
         ("gpt2", {"text": "the", "target": "x"}, "target='x' is for models that translate"),
         ("bert", {"text": "the", "language": "de"}, "language='de' is for models that translate"),
+        ("gpt2", {"text": [3, -1]}, "token number -1 is outside of the vocabulary: 0 to "),
+        ("gpt2", {"text": [[3, 4], "the"]}, "here a text is a string"),
+        ("gpt2", {"text": [3] * 33}, r"has 33 tokens, more than the model's 32 positions: shorten it"),
+        ("t5", {"text": [3, 4]}, "t5 reads texts: only language models and masked ones read token numbers"),
         ("t5", {"text": "the", "language": "de"}, "this run knows one direction alone"),
         ("t5", {"text": ["the", "fox"], "target": ["der"]}, "2 texts have 1 targets"),
         ("t5", {"text": "the", "target": "f" * 14}, "more than the model's 12 positions"),

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
@@ -46,7 +47,8 @@ from transformer.training.config import ExperimentConfig, resolve_config
 from transformer.training.huggingface_conversion import FineTuningOptions, fine_tuning_config, load_preprocessing
 from transformer.training.run_loading import open_run
 
-Texts = str | Sequence[str]
+Texts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Int[Array, "*B T"] | Int[np.ndarray, "*B T"]
+"""A text or texts; of a model that reads tokens, also one row of token numbers or several."""
 TITLE = 200  # characters
 
 
@@ -106,7 +108,8 @@ class LoadedModel:
         """Return the logits of a text or texts, or the states of a model without a head.
 
         Args:
-            text: The text or texts that the model reads; for a model of images, paths of image files.
+            text: The text or texts that the model reads; for a model of images, paths of image files. A
+                language model or masked one also takes token numbers: a row of them, or an array [example, token].
             target: The output text or texts of an encoder-decoder. By default the model generates them.
             language: The language to generate, for a model that knows several.
 
@@ -301,7 +304,7 @@ class LoadedModel:
         reader = tasks.TASKS[tasks.task_name(self.experiment.task)].input_reader
         if reader is None or reader.generate is None:
             raise UserError(f"{self.name} generates no texts: name a language model or a model that translates")
-        request = PredictionRequest(_as_tuple(text), language, decoding)
+        request = PredictionRequest(_as_strings(text), language, decoding)
         lines = list(reader.generate(self.experiment.task, self.view(), self.preprocessor, request))
         return lines[0] if isinstance(text, str) and len(lines) == 1 else lines
 
@@ -470,10 +473,13 @@ class LoadedModel:
         """Encode the texts as the model reads them, and return the title of each example."""
         reader = tasks.TASKS[tasks.task_name(self.experiment.task)].input_reader
         assert reader is not None  # as load has seen
-        texts, targets = _as_tuple(text), None if target is None else _as_tuple(target)
-        encoded = reader.encode(
-            self.experiment.task, self.view(), self.preprocessor, InputTexts(texts, targets, language)
-        )
+        token_rows = _as_token_rows(text)
+        if token_rows and not reader.reads_tokens:
+            raise UserError(f"{self.name} reads texts: only language models and masked ones read token numbers")
+        texts = tuple(f"tokens {row}" for row in token_rows) or _as_strings(text)
+        targets = None if target is None else _as_strings(target)
+        given = InputTexts(texts, targets, language, token_rows)
+        encoded = reader.encode(self.experiment.task, self.view(), self.preprocessor, given)
         sides = texts if targets is None else map(" → ".join, zip(texts, targets, strict=True))
         lines = (" ".join(line.split()) for line in sides)
         return encoded, tuple(line if len(line) <= TITLE else f"{line[: TITLE - 1]}…" for line in lines)
@@ -544,25 +550,38 @@ def load(
     return _load_published(folder, dtype or "float32")
 
 
-def _as_tuple(texts: Texts) -> tuple[str, ...]:
+def _as_strings(texts: Texts) -> tuple[str, ...]:
     """Return the texts as a tuple.
 
     Raises:
         UserError: If one is no text.
     """
-    texts = (texts,) if isinstance(texts, str) else tuple(texts)
-    if not all(isinstance(text, str) for text in texts):
-        raise UserError("a loaded model reads texts, not numbers of tokens: decode them by model.tokenizer.decode")
-    return texts
+    examples = (texts,) if isinstance(texts, str) else tuple(texts)
+    strings = tuple(example for example in examples if isinstance(example, str))
+    if len(strings) < len(examples):
+        raise UserError("here a text is a string: only what reads texts, and does not write them, takes token numbers")
+    return strings
+
+
+def _as_token_rows(texts: Texts) -> list[list[int]]:
+    """Return the rows of token numbers, none if these are texts."""
+    rows: list[Any] = [texts] if _is_token_row(texts) else [] if isinstance(texts, str) else list(texts)
+    return [[int(number) for number in row] for row in rows] if rows and all(map(_is_token_row, rows)) else []
+
+
+def _is_token_row(text: Any) -> bool:
+    if isinstance(text, (np.ndarray, jax.Array)):
+        return text.ndim == 1 and jnp.issubdtype(text.dtype, jnp.integer)
+    return isinstance(text, Sequence) and len(text) > 0 and all(isinstance(n, (int, np.integer)) for n in text)
 
 
 def check_single_text(text: Texts, does: str) -> None:
     """Refuse several texts where one is read, whose last position would be padding in the shorter ones.
 
     Raises:
-        UserError: If `text` is not one string.
+        UserError: If `text` is neither one string nor one row of token numbers.
     """
-    if not isinstance(text, str):
+    if not (isinstance(text, str) or _is_token_row(text)):
         raise UserError(f"{does} reads one text: call it once for each")
 
 

@@ -244,6 +244,9 @@ def _spread(edit: Edit, part: str, array: Array, shape: tuple[int, ...]) -> Arra
     except ValueError:
         fits = False
     if not fits:
-        raise UserError(f"an edit of {edit.name} has the {part} {array.shape}, which does not broadcast to {shape}")
+        hint = "; one of another text fits only if both have as many tokens" if array.ndim == len(shape) else ""
+        raise UserError(
+            f"an edit of {edit.name} has the {part} {array.shape}, which does not broadcast to {shape}{hint}"
+        )
     array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
     return jnp.broadcast_to(array, (shape[0], *array.shape[1:]))

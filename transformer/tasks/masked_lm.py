@@ -601,6 +601,6 @@ TASK = TaskSpec(
     MaskedLanguageModelingConfig,
     build_synthetic_task,
     build_task,
-    InputReader(_make_task_interface, read_framed),
+    InputReader(_make_task_interface, read_framed, reads_tokens=True),
     make_masked_token_shards,
 )

@@ -249,5 +249,5 @@ def _read(config: Any, view: StateView, tokenizer: Tokenizer, sentences: InputTe
     return reading._replace(labels=labels, predicted_BxT=predicted_BxT)
 
 
-READER = InputReader(_make_task_interface, _read)
+READER = InputReader(_make_task_interface, _read, reads_tokens=True)
 TASK = TaskSpec(PermutationLanguageModelingConfig, build_synthetic_task, build_task, READER, make_token_shards)

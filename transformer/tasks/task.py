@@ -226,11 +226,13 @@ class InputTexts(NamedTuple):
         texts: The texts, or the names of image files for a task about images.
         targets: Their targets, for models that read a source and a target. None lets the model produce them.
         language: The target language, for models that translate into several.
+        token_rows: For a task with `InputReader.reads_tokens`, the token numbers to read; `texts` then describe them.
     """
 
     texts: Sequence[str]
     targets: Sequence[str] | None = None
     language: str | None = None
+    token_rows: Sequence[Sequence[int]] = ()
 
 
 class EncodedInputs(NamedTuple):
@@ -271,6 +273,7 @@ class InputReader:
         generate: A function (config, view, kept, request) to the lines that the model generates; None if it generates
             none.
         chats: Whether texts of a chat template can be continued.
+        reads_tokens: Whether `encode` takes token numbers in place of texts. It adds no special tokens to them.
     """
 
     make_task_interface: Callable[[Any, Any], TaskInterface]
@@ -278,6 +281,7 @@ class InputReader:
     load_preprocessor: Callable[[Path], Any] = load_run_tokenizer
     generate: "Callable[[Any, StateView, Any, PredictionRequest], Sequence[str]] | None" = None
     chats: bool = False
+    reads_tokens: bool = False
 
 
 class Task(Protocol):

@@ -1,6 +1,7 @@
 """The base class of tasks over texts: batches of one width, a loss on hidden states, a probe of the validation text."""
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Key
 
 from transformer.attention.capture import Capture
 from transformer.attention.sites import Site
+from transformer.config import UserError
 from transformer.data.text_batches import SegmentBatches
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.models.model import Aux
@@ -198,13 +200,17 @@ def _read_texts(
     tokenizer: Tokenizer,
     sentences: InputTexts,
 ) -> EncodedInputs:
-    """Encode texts, each on its own.
+    """Encode texts, each on its own; token numbers in their place stay as they are.
 
     Raises:
-        UserError: If a text is empty or longer than the model's positions, or a target or a language is given.
+        UserError: If a text is empty or longer than the model's positions, a token number is outside of the vocabulary,
+            or a target or a language is given.
     """
     check_input_texts(sentences)
-    rows = [encode(tokenizer, text) for text in sentences.texts]
+    rows = [list(row) for row in sentences.token_rows] or [encode(tokenizer, text) for text in sentences.texts]
+    for number in itertools.chain(*rows):
+        if not 0 <= number < tokenizer.vocab_size:
+            raise UserError(f"token number {number} is outside of the vocabulary: 0 to {tokenizer.vocab_size - 1}")
     check_text_length(sentences.texts, rows, view.model.max_length)
     return make_encoded_inputs(tokenizer, rows)
 
@@ -219,7 +225,7 @@ def _read_to_continue(config: Any, view: StateView, tokenizer: Tokenizer, senten
 
 
 CONTINUATION_READER = InputReader(
-    functools.partial(make_text_task_interface, asks=LANGUAGE_MODELING), _read_to_continue
+    functools.partial(make_text_task_interface, asks=LANGUAGE_MODELING), _read_to_continue, reads_tokens=True
 )
 read_framed = functools.partial(_read_texts, encode_with_special_tokens)
 

@@ -422,7 +422,7 @@ def encode_inputs(
         UserError: If a text is empty or too long, the numbers of texts and targets differ, or the run was not trained
             on the language.
     """
-    texts, targets, language = sentences
+    texts, targets, language = sentences.texts, sentences.targets, sentences.language
     check_input_texts(sentences, two_sided=True)
     if targets is None:
         pairs = translate_request(config, view, tokenizer, PredictionRequest(texts, language))
