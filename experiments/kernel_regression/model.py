@@ -121,7 +121,7 @@ class KernelRegression(StatelessModule):
         h_D = jnp.broadcast_to(jnp.exp(log_bandwidth), (self.features,))
         # One head, whose features are those of a point in units of their bandwidths.
         q_BxQx1xD, k_BxNx1xD = (
-            (jnp.asarray(inputs[name], self.dtype) / h_D)[:, :, None] for name in ("queries", "points")
+            (jnp.asarray(inputs[name], self.dtype) / h_D[None, None])[:, :, None] for name in ("queries", "points")
         )
         v_BxNx1x1 = jnp.asarray(inputs["values"], self.dtype)[:, :, None, None]
         index_N = jnp.arange(k_BxNx1xD.shape[1])
