@@ -23,9 +23,9 @@ What a training step minimizes is `loss` plus the auxiliary losses of the model,
 each times its weight. These are logged on their own and aren't part of `loss`. The `loss` of an evaluation is the same
 mean over its whole split, without dropout and without label smoothing. Only in translation it has the label smoothing
 of training: there `cross_entropy` is the one without. No example is left out or counted twice: the last batch is filled
-with empty rows, which no sum counts, and sums are divided once, after the last batch. Only of token shards, which may be
-large, at most 1,048,576 tokens of a split are evaluated. The end tokens that stand in the data are predicted and counted
-like any other token, padding never is. The mean is over these:
+with empty rows, which no sum counts, and sums are divided once, after the last batch. Only of token shards, which may
+be large, at most 1,048,576 tokens of a split are evaluated. The end tokens that stand in the data are predicted and
+counted like any other token, padding never is. The mean is over these:
 
 | `config.task.name` | `loss` is a mean over |
 | --- | --- |

@@ -125,7 +125,7 @@ class KernelRegression(StatelessModule):
         )
         v_BxNx1x1 = jnp.asarray(inputs["values"], self.dtype)[:, :, None, None]
         index_N = jnp.arange(k_BxNx1xD.shape[1])
-        allowed_BxQxN = jnp.asarray(inputs["excluded"])[..., None] != index_N
+        allowed_BxQxN = jnp.asarray(inputs["excluded"])[..., None] != index_N[None, None]
         if self.kernel in NORMALIZERS:
             spec = AttentionSpec(Score.SQUARED_DISTANCE, NORMALIZERS[self.kernel])
         else:
