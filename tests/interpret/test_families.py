@@ -13,6 +13,7 @@ from transformer.attention.sites import MapValues
 from transformer.interpret.load import LoadedModel, _build_model
 from transformer.tasks import registry as tasks
 from transformer.tasks.fine_tuning import TEXT_SEPARATOR, FineTuningConfig
+from transformer.tasks.question_answering import QuestionAnsweringConfig
 from transformer.tasks.task import load_run_tokenizer
 from transformer.training.build import build_components
 from transformer.training.optimizer import OptimizerAlgorithm
@@ -44,7 +45,13 @@ def test_a_family_reads_texts(case: Case, tmp_path: Path) -> None:
     model = _build_model(experiment, tokenizer)
     loaded = LoadedModel(experiment, model, fresh_variables(model), tokenizer, {})
     probed = next(iter(task.probe_batch.values()))  # type: ignore[attr-defined]
-    texts = experiment.task.shape.num_texts if isinstance(experiment.task, FineTuningConfig) else 1
+    match experiment.task:
+        case FineTuningConfig():
+            texts = experiment.task.shape.num_texts
+        case QuestionAnsweringConfig():
+            texts = 2  # the question and its context
+        case _:
+            texts = 1
     text = TEXT_SEPARATOR.join([tokenizer.decode(probed[0][:6])] * texts)
     sides = (text, text) if "target" in task.interface.inputs else (text,)
     language = tokenizer.languages[0] if len(sides) == 2 and tokenizer.languages else None
