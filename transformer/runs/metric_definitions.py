@@ -138,7 +138,9 @@ ANSWER_METRICS = (
         "`exact_match` of one target language or one range of source lengths in words (`length_5_8`)",
     ),
     MetricDefinition("exact_match/LANGUAGE/KIND", "", "`exact_match` of one kind of sentence of a target language"),
-    MetricDefinition("bleu", "", "BLEU of the corpus, from 0 to 100, by sacreBLEU with `config.task.bleu_tokenizer` (default 13a)"),
+    MetricDefinition(
+        "bleu", "", "BLEU of the corpus, from 0 to 100, by sacreBLEU with `config.task.bleu_tokenizer` (default 13a)"
+    ),
     MetricDefinition("bleu/GROUP", "", "`bleu` of one target language or one range of source lengths"),
     MetricDefinition("character_accuracy", "", "1 - edits (Levenshtein 1966) / characters of the references"),
     MetricDefinition("glyph_mass", "", "Mean weight on the glyph that is read, of the head with the most"),
